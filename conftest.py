@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from attnverify import COLUMNS, ROOT, describe_installation
-from attnverify.fault_score import Scores
+from tests.attnverify.faults.kill_score import Scores
 from tests.support.import_names import operators_defined_twice, second_imports
 
-pytest_plugins = ["attnverify.plugin", "attnverify.bench.plugin"]
+pytest_plugins = ["attnverify.plugin", "benchmarks.races.plugin"]
 
 MARKERS = {
     "thorough": "long random campaigns",
     "browser": "opens a report in Chromium",
     "docs": "builds the book and reads it in Chromium",
     "faults": "seeded faults and controls",
-    "gpu": "the steps of gpu-report on the device of this machine, at small sizes without one",
+    "gpu": "the steps of benchmarks.gpu_report on this device, at small sizes without one",
     "machines": "the code paths of other processors, each in a process of its own",
 }
 """The tests that are left out unless -m names them."""

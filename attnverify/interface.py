@@ -14,6 +14,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.inputs.given import D_OUTPUT, recipe_of_file, save_inputs
+from attnverify.inputs.given import save_inputs, speaks_of_gradients
+from attnverify.isolation.second_look import judge_here
+from attnverify.isolation.supervisor import Limits, Worker, describe_backend, judge_in_worker
+from attnverify.judge.case import refuse_given
+from attnverify.judge.module_contents import functions_of_judge, set_functions_of_judge
 from attnverify.options import (
     ANSWER,
     FAILURES,
@@ -38,11 +43,11 @@ from attnverify.options import (
 )
 from attnverify.precision import resolve
 from attnverify.report.html import framed_page
-from attnverify.report.json_report import describe_origin, read_report
+from attnverify.report.json_report import describe_origin, json_text, read_report
 from attnverify.report.root_causes import triage
 from attnverify.report.table import format_table, summary_line
+from attnverify.specified import register
 from attnverify.verdicts.cell import cells
-from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
 
 __all__ = ["CheckFailed", "Report", "bound", "check"]
@@ -55,6 +60,16 @@ class Report:
     results: tuple[CellResult, ...]
     about: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """When the run was, how long it took, and of which versions, by the keys of the JSON."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was noticed and is no failure: what a kernel calls inside, and what it changed."""
+        of_backends = (backend["notes"] for backend in self.about.get("backends", ()))
+        return (*self.about.get("notes", ()), *chain.from_iterable(of_backends))
+
+    def to_json(self) -> str:
+        """Write the report as :meth:`from_json` reads it."""
+        return json_text({**self.about, "tallies": [result.as_dict() for result in self.results]})
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
@@ -113,9 +128,10 @@ class CheckFailed(AssertionError):
 
 
 def check(
-    function: Callable[..., Any],
-    operation: str,
+    function: Callable[..., Any] | str | Path,
+    operation: str = "",
     *,
+    spec: Callable[..., Any] | None = None,
     dtype: str | Iterable[str] = "float32",
     profile: str = "quick",
     seed: int = 0,
@@ -124,10 +140,13 @@ def check(
     require: str = "answer",
     failures: str = FAILURES,
     inputs: Mapping[str, Any] | None = None,
+    seconds: float = 60.0,
 ) -> Report:
     """
-    Judge a function as an operation of the catalogue, in this process.
+    Judge a function as an operation of the catalogue, or by a specification of one's own, in this
+    process; or a file, by its path, in a process of its own that is gone afterwards.
 
+    spec       a NumPy function with annotated axes: what the function is to compute
     dtype      one or several; precision: what its arithmetic claims, as a backend's PRECISION
     arrays     whose arrays it takes: torch, cupy, jax or numpy (default: what its module imports)
     require    what must hold: answer (values and gradients), contract (refusals, side effects and
@@ -135,35 +154,84 @@ def check(
     failures   where failures are recorded, for attnverify replay
     inputs     arrays by the names of arguments, to be judged in place of drawn ones; gradients are
                where there is a d_output
+    seconds    what each call of a file may take
+
+    A file says itself what precision it claims and whose arrays it takes.
 
     Raises CheckFailed with the finding where something that must hold does not, where no case was
     discriminating or nothing could be judged; ValueError for an argument that is wrong.
     """
     __tracebackhide__ = True  # pytest shows the line of the user's test, and the finding
-    began = time.time()
+    began, changed = time.time(), _put_back()
     names = [dtype] if isinstance(dtype, str) else [*dtype]
     dtypes = tuple(_read("dtype", parse_dtype, name) for name in names)
+    if spec is not None:
+        operation = register(spec).name
+    else:
+        _read("operation", parse_operation, operation)
     options = Options(_read("profile", parse_profile, profile), seed, failures)
     columns: tuple[str, ...] = ASPECTS
     if inputs is not None:
         options = replace(options, inputs=save_inputs(inputs, failures))
-        recipe_of_file(CATALOGUE[operation], options.inputs)  # or it is told what is wrong
-        columns = ANSWER if D_OUTPUT in inputs else ANSWER[:1]
+        refuse_given(CATALOGUE[operation], options.inputs, dtypes[0])
+        columns = ANSWER if speaks_of_gradients(inputs) else ANSWER[:1]
     aspects = REQUIRED[_read("require", parse_require, require)]
-    backend = _backend_of(function, _read("operation", parse_operation, operation))
-    backend.precision, library = precision, arrays or _library_of(function)
-    backend.declared = Declarations(dtypes)
-    implementation_of_function(backend, function, operation, library)
-    report = Report(
-        tuple(judge_cell(cell, options) for cell in cells([backend], (), dtypes, None, columns)),
-        describe_origin(began),
-    )
+    if callable(function):
+        backend = _backend_of(function, operation)
+        backend.precision, library = precision, arrays or _library_of(function)
+        backend.declared = Declarations(dtypes)
+        implementation_of_function(backend, function, operation, library)
+        asked = cells([backend], (), dtypes, None, columns)
+        results = tuple(judge_here(cell, options) for cell in asked)
+    else:
+        _refuse_of_file(spec=spec, precision=precision, arrays=arrays or None)
+        limits = Limits(seconds)
+        backend, results = _judge_file(str(function), operation, dtypes, columns, options, limits)
+    report = Report(results, {**describe_origin(began), "notes": changed + backend.notes})
+    if backend.broken or backend.missing:
+        raise CheckFailed(f"{function}: {backend.broken or backend.missing}", report)
     judged = [result for result in report.results if result.aspect in aspects]
     wrong = [result for result in judged if result.verdict in ("failed", "weak")]
     if wrong or not any(result.verdict == "passed" for result in judged):
         reasons = dict.fromkeys(result.reason for result in wrong or judged)
         raise CheckFailed("\n\n".join(reasons) or "nothing was judged", report)
     return report
+
+
+AS_IMPORTED = functions_of_judge().copy()
+
+
+def _put_back() -> list[str]:
+    """Put the judge's own functions back as they were imported, and say which were others."""
+    changed = AS_IMPORTED.differs(functions_of_judge())
+    set_functions_of_judge(AS_IMPORTED)
+    return [f"the judge's own function {name} was changed, and put back" for name in changed]
+
+
+def _refuse_of_file(**given: Any) -> None:
+    """Raise ValueError where something is said of a file that the file says itself."""
+    __tracebackhide__ = True
+    for name, thing in given.items():
+        if thing is not None:
+            raise ValueError(f"{name}: wanted none beside a file, which says it itself")
+
+
+def _judge_file(
+    path: str,
+    operation: str,
+    dtypes: tuple[str, ...],
+    columns: tuple[str, ...],
+    options: Options,
+    limits: Limits,
+) -> tuple[Backend, tuple[CellResult, ...]]:
+    """Judge a file in a process of its own, which ends with the last of its cells."""
+    worker = Worker(path, limits)
+    try:
+        backend = describe_backend(worker)
+        asked = cells([backend], (operation,), dtypes, None, columns)
+        return backend, tuple(judge_in_worker(worker, cell, options) for cell in asked)
+    finally:
+        worker.close()
 
 
 def _read(argument: str, parse: Callable[[str], str], text: str) -> str:

@@ -113,10 +113,8 @@ def count_threads(number: int) -> str:
 PLATFORMS = {
     "Linux, x86-64": "tested at each commit with Python 3.11, without a GPU; 3.12 and 3.13 by the "
     "repository's workflow",
-    "NVIDIA GPUs": "expected to work: no kernel was run on one yet; attnverify gpu-report is the "
-    "first thing to run",
-    "ROCm": "expected to work with PyTorch's own functions and Triton kernels, untested; the CUDA "
-    "C++ kernels are not for it",
+    "NVIDIA GPUs": "no kernel was run on one yet: python -m benchmarks.gpu_report comes first",
+    "ROCm": "PyTorch's own functions and Triton kernels expected to work, untested; no CUDA C++",
     "macOS": "expected to work on the processor, untested; --memory limits nothing there, no "
     "Triton, no CuPy",
     "Windows": "expected to work under WSL 2, untested; natively a backend given by path needs "

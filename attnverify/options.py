@@ -42,9 +42,10 @@ ALIASES = {
 """Other names of the dtypes, as the field writes them."""
 
 
-def one_of(text: str, words: Iterable[str], what: str = "") -> str:
+def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> str:
     """
-    Return the word if it is known. Raises ValueError with what was wanted, and the nearest word.
+    Return the word if it is known. Raises ValueError with what was wanted, and the nearest word;
+    more: what is said where there is none.
     """
     known = tuple(words)
     if text in known:
@@ -52,29 +53,36 @@ def one_of(text: str, words: Iterable[str], what: str = "") -> str:
     longer = [word for word in known if text and text in word]
     close = difflib.get_close_matches(text, known, n=1) or longer
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint}")
+    raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint or more}")
 
 
 @lru_cache
 def operation_names() -> tuple[str, ...]:
+    """List the operations without their gradients."""
+    return tuple(name for name in exported_names() if not name.endswith("_grad"))
+
+
+def exported_names() -> tuple[str, ...]:
     """
-    List the operations, as the specification's package exports them, without their gradients. It is
-    read and not imported, for names are wanted before any array library is loaded.
+    List the operations and their gradients, as the specification's package exports them. It is read
+    and not imported, for names are wanted before any array library is loaded.
     """
     spec = find_spec("attnverify.spec")
     assert spec is not None and spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     return tuple(
-        alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if not alias.name.endswith("_grad")
+        alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     )
 
 
-def parse_operation(text: str) -> str:
-    return one_of(text, operation_names(), "an operation of the catalogue")
+def parse_operation(text: str, names: Callable[[], Iterable[str]] = operation_names) -> str:
+    more = " (attnverify list names them)"
+    return one_of(text, names(), "an operation of the catalogue", more)
+
+
+def parse_listed(text: str) -> str:
+    """One of the names that ``attnverify list`` prints."""
+    return parse_operation(text, exported_names)
 
 
 def parse_dtype(text: str) -> str:
@@ -155,6 +163,7 @@ class Option:
     words: Callable[[], Iterable[str]] = no_words
     is_file: bool = False
     is_flag: bool = False
+    short: str = ""
 
     @property
     def dest(self) -> str:
@@ -206,6 +215,14 @@ RUN = (
         is_file=True,
     ),
     Option(
+        "spec",
+        "FILE",
+        "judge by your own specification: a NumPy function with annotated axes, my_spec.py or "
+        "my_spec.py:function; repeatable",
+        repeatable=True,
+        is_file=True,
+    ),
+    Option(
         "known-failures",
         "FILE",
         "known failures (default: the file beside each backend's file)",
@@ -220,7 +237,8 @@ RUN = (
     Option(
         "report-json",
         "FILE",
-        "write every tally as JSON (attnverify page makes the page of it later)",
+        "write every tally as JSON (attnverify page makes the page of it later); -: to standard "
+        "output, and all else to standard error",
         is_file=True,
     ),
     Option(
@@ -302,6 +320,7 @@ CAMPAIGN = (
         "processes here (default: as many as cores)",
         parse_count,
         str(os.cpu_count() or 1),
+        short="-n",
     ),
     Option("address", "tcp://HOST:PORT", "the scheduler of workers that run already"),
     *(
@@ -309,6 +328,10 @@ CAMPAIGN = (
         for name in ("backend", "op", "dtype", "known-failures", "report", "report-json")
     ),
     *(OPTIONS[name] for name in ("require", "allow-weak")),
+    replace(
+        OPTIONS["resume"],
+        help="go on with the campaign of the same files and options, broken off or over",
+    ),
     replace(
         OPTIONS["seed"],
         default="random",

@@ -58,6 +58,11 @@ FORMATS = {f.name: f for f in _PLAIN} | {f"{f.name}_ftz": replace(f, ftz=True) f
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
+def at_least_float32(storage: Format) -> Format:
+    """What a log-sum-exp is stored in beside outputs of this format."""
+    return storage if storage.p >= FLOAT32.p else FLOAT32
+
+
 @dataclass(frozen=True)
 class Precision:
     """
@@ -82,8 +87,12 @@ class Precision:
                  never stored, and what scales them on their way in (alpha of a BLAS) is acc
     scale_const  1/sqrt(D) and 1/(1-p) themselves; None: acc
     operand      operands on their way into a matrix product (TF32)
+    step         what each step of a specification is stored in, and each part of a sum that is
+                 added in memory, as by a library that is called step by step; None: what the fields
+                 above say. Bounds that are derived read it
     block        smallest key block of an online softmax; lse_merge: partial results merge through
-                 exp(lse_b - lse)
+                 exp(lse_b - lse), or weights are exp(s - lse): nothing is divided by their sum as
+                 it came out, and an error of lse is one of the whole row
     grad_partial gradients kept in this between blocks of grad_block_q queries and grad_block_k keys
     variance     "stable" (two-pass, Welford, Chan) or "one_pass" (mean of squares minus square of
                  the mean)
@@ -102,6 +111,7 @@ class Precision:
     scale_const: Format | None = None
     operand: Format | None = None
     partial: Format | None = None
+    step: Format | None = None
     grad_partial: Format | None = None
     acc_unit: float | None = None
     lanes: int = 1
@@ -166,9 +176,35 @@ def sloppy(storage: Format) -> Precision:
     )
 
 
-PRESETS = {"eager": eager, "fused": fused, "wide": wide, "sloppy": sloppy}
+def stepwise(storage: Format) -> Precision:
+    """
+    Every step of a specification written to memory in storage, whatever it computes: what a library
+    answers that is called step by step.
+    """
+    return replace(sloppy(storage), step=storage)
+
+
+PRESETS = {
+    "eager": eager,
+    "fused": fused,
+    "wide": wide,
+    "sloppy": sloppy,
+    "stepwise": stepwise,
+}
 UNDECLARED = "eager"
 REFERENCE = wide(FLOAT64)
+
+WORDS = {
+    "kept": ("prob", "joined", "stage"),
+    "interior": ("score", "softmax", "bias"),
+    "accumulate": ("acc",),
+}
+"""
+An arithmetic in four words, for operations that have no scores or weights: what is written between
+steps, what is computed within one, what sums are made in, and ``operand``. They stand for fields of
+the record: "wide" is all of them wide, "fused" has kept in storage, "eager" its scores as well,
+"sloppy" the interior too, "stepwise" every single step.
+"""
 
 _KINDS: dict[str, Any] = {f.name: f.type for f in fields(Precision)}
 _LEAST = {
@@ -186,37 +222,45 @@ _CHOICES = {
 }
 
 
-def _flush(dtype: str) -> dict[str, str]:
-    """Write the undeclared arithmetic of a dtype with formats that flush subnormal numbers."""
-    found = vars(PRESETS[UNDECLARED](FORMATS[dtype]))
-    return {
-        name: f"{value.name}_ftz"
-        for name, value in found.items()
-        if isinstance(value, Format) and value.name != "float16"
+def _flush(precision: Precision) -> Precision:
+    """
+    Give every format of an arithmetic its flushing twin; of float16 subnormal numbers are computed
+    in float32, where they are normal.
+    """
+    formats = {name: x for name, x in vars(precision).items() if isinstance(x, Format)}
+    flushed: dict[str, Any] = {
+        name: FORMATS[f"{x.name.removesuffix('_ftz')}_ftz"]
+        for name, x in formats.items()
+        if not x.name.startswith("float16")
     }
+    return replace(precision, **flushed)
 
 
-SUBNORMALS_FLUSHED = {dtype: _flush(dtype) for dtype in DTYPES}
-"""
-The undeclared arithmetic of a library that flushes subnormal numbers; of float16 they are computed
-in float32, where they are normal.
-"""
-
-
-def resolve(declared: object, operation: str, implementation: str, dtype: str) -> Precision:
+def resolve(
+    declared: object,
+    operation: str,
+    implementation: str,
+    dtype: str,
+    flushes: bool = False,
+    undeclared: str = UNDECLARED,
+) -> Precision:
     """
     Find the Precision that a backend's PRECISION declares for one operation, implementation and
     dtype.
 
-    A declaration is None (judged as eager), a preset's name, a mapping of Precision fields with an
-    optional "preset", or a mapping from operations, implementations, dtypes and "*" to
+    A declaration is None (judged as ``undeclared``), a preset's name, a mapping of Precision fields
+    with an optional "preset", or a mapping from operations, implementations, dtypes and "*" to
     declarations. The most specific key that leads to an answer wins: implementation, operation,
     dtype, "*"; `<op>_grad_how` takes what is declared for `<op>_how` where it has no key of its
     own.
+
+    ``flushes``: the library counts subnormal numbers of the dtype as 0. A preset says how often is
+    rounded, and nothing of that; a format that is named stays as it is.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
-    return _build_precision(find_fields(declared, operation, implementation, dtype), dtype)
+    found = find_fields(declared, operation, implementation, dtype) or {"preset": undeclared}
+    return _build_precision(found, dtype, flushes)
 
 
 def find_fields(
@@ -225,11 +269,6 @@ def find_fields(
     """Find the fields that a backend's PRECISION declares, none where it does not."""
     leaf = _find_leaf(declared, _list_selectors(operation, implementation, dtype))
     return {"preset": leaf} if isinstance(leaf, str) else dict(leaf or {})
-
-
-def names_dtypes_alone(declared: object) -> bool:
-    """Whether a backend's PRECISION is a mapping from dtypes: of others it says nothing."""
-    return isinstance(declared, Mapping) and set(declared) <= set(DTYPES)
 
 
 def _list_selectors(operation: str, implementation: str, dtype: str) -> list[str]:
@@ -263,9 +302,13 @@ def _find_leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any
 
 def _is_field(key: object, value: object) -> bool:
     # softmax is a field and an operation: it is a field where a format stands behind it
-    return key == "preset" or (
-        key in _KINDS
-        and not (key == "softmax" and not (isinstance(value, str) and value in FORMATS))
+    return (
+        key == "preset"
+        or key in WORDS
+        or (
+            key in _KINDS
+            and not (key == "softmax" and not (isinstance(value, str) and value in FORMATS))
+        )
     )
 
 
@@ -279,21 +322,27 @@ def _check_selector(key: object, value: object) -> None:
     )
     if not known or _is_field(key, value):
         wanted = (
-            f"only fields ({', '.join(['preset', *_KINDS])}) or only operations, "
+            f"only fields ({', '.join(['preset', *WORDS, *_KINDS])}) or only operations, "
             "implementations, dtypes and '*'"
         )
         raise ValueError(f"PRECISION: wanted {wanted}, got {key!r}")
 
 
-def _build_precision(declared: dict[str, Any], dtype: str) -> Precision:
+def _build_precision(declared: dict[str, Any], dtype: str, flushes: bool) -> Precision:
     preset = declared.pop("preset", UNDECLARED)
     if preset not in PRESETS:
         raise ValueError(f"PRECISION preset: wanted one of {', '.join(PRESETS)}, got {preset!r}")
-    storage = _parse_storage(declared.pop("storage", dtype), dtype)
-    given: dict[str, Any] = {name: _parse_value(name, value) for name, value in declared.items()}
+    words = {word: declared.pop(word) for word in WORDS if word in declared}
+    declared = {field: words[word] for word in words for field in WORDS[word]} | declared
+    given: dict[str, Any] = {
+        name: _parse_storage(value, dtype) if name == "storage" else _parse_value(name, value)
+        for name, value in declared.items()
+    }
+    storage = given.get("storage", FORMATS[dtype])
     if storage.p == FLOAT64.p and given.get("operand") is TF32:
         del given["operand"]  # TF32 is a mode of float32 products; float64 ones never take it
-    return replace(PRESETS[preset](storage), **given)
+    made = PRESETS[preset](storage)
+    return replace(_flush(made) if flushes else made, **given)
 
 
 def _parse_storage(name: object, dtype: str) -> Format:

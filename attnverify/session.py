@@ -19,12 +19,13 @@ from attnverify.failures.known_failures import (
     known_failures_file,
     read_known_failures,
 )
-from attnverify.inputs.given import D_OUTPUT, dtype_of_file, read_arrays, recipe_of_file
+from attnverify.inputs.given import dtype_of_file, read_arrays, speaks_of_gradients
+from attnverify.isolation.second_look import judge_here as run_here
 from attnverify.isolation.supervisor import Worker, describe_backend
 from attnverify.isolation.supervisor import judge_in_worker as judge_there
+from attnverify.judge.case import refuse_given
 from attnverify.options import REQUIRED
 from attnverify.verdicts.cell import Cell, cells
-from attnverify.verdicts.columns import judge_cell as run_here
 from attnverify.verdicts.tally import CellResult, Options, is_unexpected_pass
 
 
@@ -98,7 +99,7 @@ class Verification:
 
 def aspects_of_inputs(path: str) -> tuple[str, ...]:
     """Return the columns that somebody's own arrays speak of."""
-    return ("values", "gradients") if D_OUTPUT in read_arrays(path) else ("values",)
+    return ("values", "gradients") if speaks_of_gradients(read_arrays(path)) else ("values",)
 
 
 def check_inputs(path: str, operations: tuple[str, ...], dtypes: tuple[str, ...]) -> str:
@@ -108,8 +109,12 @@ def check_inputs(path: str, operations: tuple[str, ...], dtypes: tuple[str, ...]
     """
     if len(operations) != 1:
         raise ValueError(f"--inputs: wanted one operation, by --op, got {len(operations)}")
-    recipe_of_file(CATALOGUE[operations[0]], path)
-    return "" if dtypes else dtype_of_file(path)
+    try:
+        own = dtype_of_file(path)
+        refuse_given(CATALOGUE[operations[0]], path, own)
+    except ValueError as error:
+        raise ValueError(f"--inputs: {str(error).removeprefix('inputs: ')}") from None
+    return "" if dtypes else own
 
 
 AT_ONCE = 4
@@ -152,6 +157,17 @@ def sources_on_machine(
     ]
 
 
+def mark_second_opinions(backends: list[Backend]) -> None:
+    """Mark the columns whose kernels the same run judges compiled, on the machine."""
+    compiled = {
+        parse_source(backend.source).place
+        for backend in backends
+        if backend.sampled and not (backend.broken or backend.missing)
+    }
+    for backend in backends:
+        backend.is_compiled_too = not backend.sampled and backend.source in compiled
+
+
 def known_failures(named: str | None, sources: list[str]) -> list[KnownFailure]:
     """
     Read the lines of the file that is named, or of those beside the backends. Raises ValueError
@@ -188,8 +204,15 @@ def unjudged_backends(run: Verification) -> list[str]:
         for backend in run.backends
         if backend.broken or (backend.missing and not parse_source(backend.source).is_column)
     ]
+    refused = [
+        f"{backend.source}: {words}"
+        for backend in run.backends
+        if not backend.broken
+        for words in backend.refused
+        if not run.operations or words.startswith(run.operations)
+    ]
     return [
         f"{backend.source}: {'broken' if backend.broken else 'missing'} "
         f"({backend.broken or backend.missing})"
         for backend in asked
-    ]
+    ] + refused

@@ -30,7 +30,7 @@ SECONDS = 540.0
 """Of a group: a machine that is lent is often lent for ten minutes a command."""
 
 GROUPS = ("right", "fast", "why", "judged", "rest")
-REPORT = ("attnverify", "gpu-report", "--quick")
+REPORT = ("benchmarks.gpu_report", "--quick")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ import numpy as np
 
 from attnverify.backends.commit import commit_of_suite
 from attnverify.backends.loader import Implementation
-from attnverify.bench.lists import LISTS, all_cases, estimate_memory
 from attnverify.bench.measure import shares
 from attnverify.bench.measure.cases import COMPILED, Case
 from attnverify.bench.measure.contestants import Contestant, contestants, implementation_of
@@ -42,6 +41,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.judge.judging import compare_outputs
 from benchmarks.processor import name_processor
+from benchmarks.races.lists import LISTS, all_cases, estimate_memory
 
 CEILINGS = {
     "bfloat16": Ceilings(flops=6e14, bandwidth=2.5e12, tanh=3e12),

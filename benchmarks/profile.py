@@ -4,7 +4,7 @@ slots for 64 x 64 pairs.
 
     python -m benchmarks.profile --record benchmarks/results/nvidia-h100/2026-12-01/why.json
 
-``attnverify bench-report`` shows the newest file of that name beside the races.
+``python -m benchmarks.races`` shows the newest file of that name beside the races.
 
 Each kernel runs once under ``ncu`` in a process of its own, in bfloat16 at a width of 64. Without a
 GPU (``--device cpu``) it runs without ``ncu`` at a small size, and the prediction stands alone.

@@ -8,6 +8,8 @@ can say that it is not there; a chapter does. ``<operation>_cuda`` are fused ker
 """
 
 import os
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 # Narrow floats are computed in float32 and rounded once. CUPY_TF32=1 would round the operands of
@@ -60,14 +62,28 @@ ON_DEVICE = {"PRECISION": claims, "QUICK": quick_ways}
 
 
 def __getattr__(name: str) -> Any:
-    """These wait until they are asked for, since whether there is a device CuPy has to say."""
+    """
+    Find an operation in its chapter: ``from attnverify.cupy_impl import alibi_attention``. What
+    depends on a device waits until it is asked for, since whether there is one CuPy has to say.
+    """
     if name not in ON_DEVICE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return find_operation(name)
     if missing():
         return ON_DEVICE[name](on_device=False)
     from . import arrays
 
     return ON_DEVICE[name](arrays.on_device())
+
+
+def find_operation(name: str) -> Any:
+    """Return an operation of a chapter. Raises AttributeError where there is none, or no CuPy."""
+    chapters = [found for _, found, is_package in iter_modules(__path__) if not is_package]
+    is_public = name.islower() and not name.startswith("_")
+    for chapter in chapters if is_public and not missing() else ():
+        source = import_module(f".{chapter}", __name__)
+        if name in getattr(source, "__all__", ()):
+            return getattr(source, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def from_numpy(x: Any, dtype: Any) -> Any:

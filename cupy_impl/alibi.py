@@ -6,11 +6,15 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from .arrays import Array, default_module, float_dtype, ieee, is_array, narrow, wide
-from .attention import HEADS, HEADS_GRAD, attend, heads_grad, hide, scores_shape
+from attnverify.contract.arguments import check_integer
+from attnverify.contract.attention import D_HEADS, check_visible_heads
+from attnverify.contract.masks import check_visible
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS, Array, default_module, float_dtype, ieee, narrow, wide
+from .attention import attend, heads_grad, hide
 from .masks import causal
 from .scores import scaled_products
-from .shapes import check, check_integer, check_mask, kind
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 
@@ -23,7 +27,7 @@ def get_slopes(n_heads: int, dtype: Any = "float32") -> Float[Array, "H"]:
 
     Computed in float64 where the arrays are, rounded once.
     """
-    check_integer("n_heads", n_heads)
+    check_integer(ARRAYS, "n_heads", n_heads)
     return narrow(slopes(default_module(), n_heads), float_dtype(dtype))
 
 
@@ -43,8 +47,8 @@ def get_alibi_biases(
     Counted and multiplied in ``dtype``, or in float32 where that is narrower; float32 counts
     exactly up to 2^24 keys.
     """
-    check_visible(visible)
-    check_integer("n_heads", n_heads)
+    check_visible(ARRAYS, visible)
+    check_integer(ARRAYS, "n_heads", n_heads)
     dtype = float_dtype(dtype)
     return narrow(biases(n_heads, visible, "float64" if dtype.itemsize == 8 else "float32"), dtype)
 
@@ -52,15 +56,6 @@ def get_alibi_biases(
 def biases(n_heads: int, visible: Bool[Array, "N M"], dtype: Any) -> Float[Array, "H N M"]:
     xp = cupy.get_array_module(visible)
     return slopes(xp, n_heads).astype(dtype)[:, None, None] * visible.astype(dtype).cumsum(axis=-1)
-
-
-def check_visible(visible: Any) -> None:
-    if not (is_array(visible) and visible.dtype == bool):
-        raise ValueError(f"visible: wanted a boolean array [N M], got {kind(visible)}")
-    if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(
-            f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}"
-        )
 
 
 @ieee
@@ -75,8 +70,8 @@ def alibi_attention(
 
     The bias [H N M] is computed anew in every call and never cached.
     """
-    size, dtype = check(HEADS, query, key, value), query.dtype
-    check_mask("visible", visible, scores_shape(size))
+    check_visible_heads(ARRAYS, query, key, value, visible)
+    dtype = query.dtype
     query, key, value = wide(query, key, value)
     return narrow(attend(causal_score(query, key, visible), value), dtype)
 
@@ -103,11 +98,8 @@ def alibi_attention_grad(
 
     Five batched matrix products, the score computed anew.
     """
-    size, dtypes = (
-        check(HEADS_GRAD, query, key, value, d_output),
-        (query.dtype, key.dtype, value.dtype),
-    )
-    check_mask("visible", visible, scores_shape(size))
+    check(ARRAYS, D_HEADS, d_output, **check_visible_heads(ARRAYS, query, key, value, visible))
+    dtypes = query.dtype, key.dtype, value.dtype
     d_output, query, key, value = wide(d_output, query, key, value)
     _, *grads = heads_grad(d_output, query, key, value, causal_score(query, key, visible))
     return tuple(narrow(x, to) for x, to in zip(grads, dtypes, strict=True))

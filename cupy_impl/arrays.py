@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import cupy
 
+from attnverify.contract.arrays import BOOL, FLOAT, INTEGER, Arrays
+
 numpy = cupy.get_array_module()  # what CuPy takes for arrays that are on no device
 if TYPE_CHECKING:
     Array: TypeAlias = Any  # CuPy has no types
 else:
     Array = cupy.ndarray | numpy.ndarray
-ARRAYS = (cupy.ndarray, numpy.ndarray)
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 P = ParamSpec("P")
@@ -47,14 +48,37 @@ def default_module() -> ModuleType:
 NOT_PLAIN = (numpy.ma.MaskedArray, numpy.matrix)
 
 
-def is_array(x: Any) -> bool:
+class PlainArrays(Arrays):
     """
-    Whether x is an array of plain numbers.
+    CuPy's and NumPy's arrays of plain numbers.
 
     No mask of its own hides some of them, its operators are those of every array, and its bytes
     stand in the order of this machine: a kernel reads addresses and sees nothing of these.
     """
-    return isinstance(x, ARRAYS) and not isinstance(x, NOT_PLAIN) and x.dtype.isnative
+
+    def kind(self, thing: Any) -> str:
+        """Tell the four float formats, booleans and integers; longdouble is none of them."""
+        plain = isinstance(thing, (cupy.ndarray, numpy.ndarray))
+        return kind_of(thing.dtype) if plain and not isinstance(thing, NOT_PLAIN) else ""
+
+    def describe(self, thing: Any) -> str:
+        """What came: what is not plain about an array, its dtype and shape."""
+        if not isinstance(thing, (cupy.ndarray, numpy.ndarray)):
+            return type(thing).__name__
+        swapped = "" if thing.dtype.isnative else "byte-swapped "
+        named = f"{type(thing).__name__} " if isinstance(thing, NOT_PLAIN) else ""
+        return f"{swapped}{named}{thing.dtype.name} {thing.shape}"
+
+
+@functools.cache  # the name of a dtype is put together each time it is asked for
+def kind_of(dtype: Any) -> str:
+    if not dtype.isnative:
+        return ""
+    letters = {"b": BOOL, "i": INTEGER, "u": INTEGER}
+    return FLOAT if dtype.name in FLOATS else letters.get(dtype.kind, "")
+
+
+ARRAYS = PlainArrays()
 
 
 def is_float(x: Array) -> bool:
@@ -90,8 +114,8 @@ def narrow(x: Array, dtype: Any) -> Array:
 
 @ieee
 def from_numpy(x: Array, dtype: Any) -> Array:
-    dtype = float_dtype(dtype)
-    return default_module().array(x.astype(x.dtype if x.dtype.kind in "biu" else dtype))
+    dtype = x.dtype if x.dtype.kind in "biu" else float_dtype(dtype)
+    return default_module().array(x.astype(dtype))
 
 
 @ieee

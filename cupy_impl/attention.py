@@ -8,14 +8,24 @@ to be put back, which costs something where one is not finite (:func:`sum_seen`)
 """
 
 import math
-from typing import Any
 
 import cupy
 from jaxtyping import Bool, Float
 
-from .arrays import Array, ieee, narrow, wide
-from .scores import WEIGHTS, hidden_layer, hidden_layer_grad, scaled_products
-from .shapes import check, check_dropout, check_mask
+from attnverify.contract.attention import (
+    D_ADDITIVE,
+    D_HEADS,
+    D_SCORE,
+    D_WEIGHTS,
+    check_additive,
+    check_attention,
+    check_dropout,
+    check_softmax,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS, Array, ieee, narrow, wide
+from .scores import hidden_layer, hidden_layer_grad, scaled_products
 
 __all__ = [
     "additive_attention",
@@ -31,10 +41,6 @@ __all__ = [
 Mask = Bool[Array, "..."] | Float[Array, "..."] | None
 Keep = Bool[Array, "..."] | None
 
-ADDITIVE = {"query": "B N Q", "key": "B M K", "value": "B M E"} | WEIGHTS
-HEADS = {"query": "B H N D", "key": "B H M D", "value": "B H M E"}
-HEADS_GRAD = HEADS | {"d_output": "B H N E"}
-
 
 @ieee
 def softmax(score: Float[Array, "... N M"], mask: Mask = None) -> Float[Array, "... N M"]:
@@ -43,8 +49,7 @@ def softmax(score: Float[Array, "... N M"], mask: Mask = None) -> Float[Array, "
 
     The maximum, the exponential, its sum and the division are passes over the whole score.
     """
-    check({"score": "... N M"}, score)
-    check_mask("mask", mask, score.shape, float_too=True)
+    check_softmax(ARRAYS, score, mask)
     s = hide(*wide(score, mask))
     return narrow(normalised(s, seen(s)), score.dtype)
 
@@ -58,8 +63,7 @@ def softmax_grad(
 
     The weights computed anew, then one product, one sum and one product over the whole score.
     """
-    check({"score": "... N M", "d_output": "... N M"}, score, d_output)
-    check_mask("mask", mask, score.shape, float_too=True)
+    check(ARRAYS, D_SCORE, d_output, **check_softmax(ARRAYS, score, mask))
     d_weights, s, wide_mask = wide(d_output, score, mask)
     s = hide(s, wide_mask)
     pairs = seen(s)
@@ -104,9 +108,7 @@ def dropout(weights: Float[Array, "..."], keep: Keep, p: float) -> Float[Array, 
 
     One pass.
     """
-    check_dropout(keep, p)
-    check({"weights": "..."}, weights)
-    check_mask("keep", keep, weights.shape)
+    check_dropout(ARRAYS, weights, keep, p)
     (scaled,) = wide(weights)
     return narrow(kept(scaled, keep, p), weights.dtype)
 
@@ -120,9 +122,7 @@ def dropout_grad(
 
     One pass over the gradient.
     """
-    check_dropout(keep, p)
-    check({"weights": "...", "d_output": "..."}, weights, d_output)
-    check_mask("keep", keep, weights.shape)
+    check(ARRAYS, D_WEIGHTS, d_output, **check_dropout(ARRAYS, weights, keep, p))
     (scaled,) = wide(d_output)
     return (narrow(kept(scaled, keep, p), weights.dtype),)
 
@@ -232,24 +232,12 @@ def additive_attention(
 
     The hidden layer [B N M A] is held in memory as a whole.
     """
-    size, dtype = check(ADDITIVE, query, key, value, w_query, w_key, w_score), query.dtype
-    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
-    query, key, value, w_query, w_key, w_score, mask = wide(
-        query, key, value, w_query, w_key, w_score, mask
-    )
+    inputs = query, key, value, w_query, w_key, w_score
+    check_additive(ARRAYS, inputs, mask, keep, p)
+    dtype = query.dtype
+    query, key, value, w_query, w_key, w_score, mask = wide(*inputs, mask)
     score = hide(hidden_layer(query, key, w_query, w_key) @ w_score, mask)
     return narrow(attend(score, value, keep, p), dtype)
-
-
-def check_masks(mask: Any, keep: Any, p: Any, shape: tuple[int, ...]) -> None:
-    check_mask("mask", mask, shape, float_too=True)
-    check_draw(keep, p, shape)
-
-
-def check_draw(keep: Any, p: Any, shape: tuple[int, ...]) -> None:
-    """A draw for weights of that shape, and the share that is dropped."""
-    check_mask("keep", keep, shape)
-    check_dropout(keep, p)
 
 
 @ieee
@@ -272,8 +260,7 @@ def additive_attention_grad(
     are matrix products.
     """
     inputs = query, key, value, w_query, w_key, w_score
-    size = check(ADDITIVE | {"d_output": "B N E"}, *inputs, d_output)
-    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
+    check(ARRAYS, D_ADDITIVE, d_output, **check_additive(ARRAYS, inputs, mask, keep, p))
     dtypes = [x.dtype for x in inputs]
     d_output, query, key, value, w_query, w_key, w_score, wide_mask = wide(d_output, *inputs, mask)
     t = hidden_layer(query, key, w_query, w_key)
@@ -303,14 +290,10 @@ def scaled_dot_product_attention(
 
     Two batched matrix products around the softmax; the score [B H N M] is held in memory.
     """
-    size, dtype = check(HEADS, query, key, value), query.dtype
-    check_masks(mask, keep, p, scores_shape(size))
+    check_attention(ARRAYS, query, key, value, mask, keep, p)
+    dtype = query.dtype
     query, key, value, mask = wide(query, key, value, mask)
     return narrow(attend(hide(scaled_products(query, key), mask), value, keep, p), dtype)
-
-
-def scores_shape(size: dict[str, int]) -> tuple[int, ...]:
-    return size["B"], size["H"], size["N"], size["M"]
 
 
 @ieee
@@ -328,11 +311,8 @@ def scaled_dot_product_attention_grad(
 
     Five batched matrix products, the score computed anew.
     """
-    size, dtypes = (
-        check(HEADS_GRAD, query, key, value, d_output),
-        (query.dtype, key.dtype, value.dtype),
-    )
-    check_masks(mask, keep, p, scores_shape(size))
+    check(ARRAYS, D_HEADS, d_output, **check_attention(ARRAYS, query, key, value, mask, keep, p))
+    dtypes = query.dtype, key.dtype, value.dtype
     d_output, query, key, value, wide_mask = wide(d_output, query, key, value, mask)
     score = hide(scaled_products(query, key), wide_mask)
     d_score, *grads = heads_grad(d_output, query, key, value, score, keep, p)

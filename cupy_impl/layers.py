@@ -1,18 +1,34 @@
 """Layers: projections around the attentions, wide from the first product to the last."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cupy
 from jaxtyping import Bool, Float
 
-from .alibi import biases, check_visible
-from .arrays import Array, ieee, narrow, wide
+from attnverify.contract.arguments import check_draw, check_even
+from attnverify.contract.layers import (
+    D_MULTI_HEAD,
+    D_SELF,
+    D_X,
+    X,
+    check_alibi,
+    check_memory_gradients,
+    check_multi_head,
+    check_relative,
+    check_self_attention,
+    check_xl_layer,
+    check_xl_stack,
+)
+from attnverify.contract.masks import check_layer_masks
+from attnverify.contract.shapes import check
+
+from .alibi import biases
+from .arrays import ARRAYS, Array, ieee, narrow, wide
 from .attention import (
     Keep,
     Mask,
     attend,
-    check_draw,
     heads_grad,
     hide,
     kept,
@@ -22,15 +38,11 @@ from .attention import (
     seen,
     sum_seen,
 )
-from .attention import check_masks as check_options
 from .masks import causal, merge_masks
-from .memory import Mems, check_gradients, update_mems, zeros_like
+from .memory import Mems, update_mems, zeros_like
 from .projections import (
-    FEED_FORWARD,
-    NORM,
     Parameters,
     affine,
-    checked,
     feed_forward,
     feed_forward_grad,
     heads,
@@ -39,9 +51,9 @@ from .projections import (
     layer_norm_grad,
     linear,
     linear_grad,
-    linears,
     merged,
     narrowed,
+    widened,
 )
 from .relative import (
     Visible,
@@ -49,11 +61,9 @@ from .relative import (
     attend_learned_relative_grad,
     attend_transformer_xl,
     attend_transformer_xl_grad,
-    check_even,
     sinusoids,
 )
 from .scores import over_rows, scaled_products
-from .shapes import Layout, check, check_heads, check_list, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -73,29 +83,8 @@ __all__ = [
 ]
 
 
-PROJECTED = {"query": "B N F", "key": "B M F", "value": "B M F"}
-PROJECTED_ALIKE = dict.fromkeys(PROJECTED, "B N F")
-
-
-SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
-MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
+SELF = ("w_query", "w_key", "w_value")
 LABML = ("query.linear", "key.linear", "value.linear")
-ALIBI = linears(*LABML, "output")
-RELATIVE = {
-    name: axes
-    for name, axes in ALIBI.items()
-    if name not in ("query.linear.bias", "key.linear.bias")
-} | {
-    "key_pos_embeddings": "2P H D",
-    "key_pos_bias": "2P H",
-    "query_pos_bias": "H D",
-}
-TRANSFORMER_XL = (
-    {"qkv_net.weight": "3F F", "qkv_net.bias": "3F?"}
-    | linears("r_net", "o_net")
-    | NORM
-    | {"u": "H D", "v": "H D"}
-)
 
 
 @ieee
@@ -111,10 +100,8 @@ def self_attention(
 
     Three products, then the attention of one head.
     """
-    size = check({"x": "B N F"}, x)
-    weights = checked(SELF, parameters, F=size["F"])
-    check_options(mask, keep, p, (size["B"], size["N"], size["N"]))
-    dtype, (x, mask) = x.dtype, wide(x, mask)
+    check_self_attention(ARRAYS, x, parameters, mask, keep, p)
+    weights, dtype, (x, mask) = widened(parameters), x.dtype, wide(x, mask)
     query, key, value = (x @ weights[name].T for name in SELF)
     return narrow(attend(hide(scaled_products(query, key), mask), value, keep, p), dtype)
 
@@ -133,13 +120,9 @@ def self_attention_grad(
 
     The projections computed anew; a weight's gradient is one product over batch and positions.
     """
-    size = check({"x": "B N F"}, x)
-    check_parameters(SELF, parameters, F=size["F"])
-    wanted = len(parameters["w_value"])
-    check({"x": "B N F", "d_output": "B N E"}, x, d_output, E=wanted)
-    check_options(mask, keep, p, (size["B"], size["N"], size["N"]))
-    d_output, wide_x, wide_mask = wide(d_output, x, mask)
-    weights = dict(zip(parameters, wide(*parameters.values()), strict=True))
+    size = check_self_attention(ARRAYS, x, parameters, mask, keep, p)
+    check(ARRAYS, D_SELF, d_output, **size)
+    weights, (d_output, wide_x, wide_mask) = widened(parameters), wide(d_output, x, mask)
     query, key, value = (wide_x @ weights[name].T for name in SELF)
     score = hide(scaled_products(query, key), wide_mask)
     d_score, *grads = heads_grad(d_output, query, key, value, score, keep, p)
@@ -169,14 +152,11 @@ def multi_head_attention(
 
     The weights are computed once, for the output and as the second result.
     """
-    size, dtype = check(PROJECTED, query, key, value), query.dtype
-    check_heads(size["F"], num_heads)
-    parameters = checked(MULTI_HEAD, parameters, F=size["F"])
-    check_draw(keep, p, (size["B"], num_heads, size["N"], size["M"]))
-    mask = None
+    size = check_multi_head(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *(size[letter] for letter in "BHNM"))
+    parameters, mask, dtype = widened(parameters), None, query.dtype
     if attn_mask is not None or key_padding_mask is not None:
         mask = merge_masks(attn_mask, key_padding_mask, num_heads)
-        check_masks(attn_mask, key_padding_mask, size["B"], num_heads, size["N"], size["M"])
     query, key, value, mask = wide(query, key, value, mask)
     q, k, v = (
         heads(linear(x, parameters, name), num_heads)
@@ -209,16 +189,13 @@ def multi_head_attention_grad(
     Forward once more, wide throughout; a parameter's gradient is one product over batch and
     positions.
     """
-    size, inputs = check(PROJECTED, query, key, value), (query, key, value)
-    check_heads(size["F"], num_heads)
-    weights = checked(MULTI_HEAD, parameters, F=size["F"])
-    arriving = {"d_output": "B N F", "d_weights": "B H N M"}
-    check(PROJECTED | arriving, *inputs, d_output, d_weights, H=num_heads)
-    check_draw(keep, p, (size["B"], num_heads, size["N"], size["M"]))
-    mask = None
+    inputs = query, key, value
+    size = check_multi_head(ARRAYS, inputs, parameters, num_heads, keep, p)
+    check(ARRAYS, D_MULTI_HEAD, d_output, d_weights, **size)
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *(size[letter] for letter in "BHNM"))
+    weights, mask = widened(parameters), None
     if attn_mask is not None or key_padding_mask is not None:
         mask = merge_masks(attn_mask, key_padding_mask, num_heads)
-        check_masks(attn_mask, key_padding_mask, size["B"], num_heads, size["N"], size["M"])
     d_output, d_weights, *wides, mask = wide(d_output, d_weights, *inputs, mask)
     names = "q_proj", "k_proj", "v_proj"
     q, k, v = (
@@ -237,21 +214,6 @@ def multi_head_attention_grad(
     return *d_inputs, narrowed(d_parameters, parameters), *mask_grad(d_score, attn_mask)
 
 
-def check_masks(
-    attn_mask: Array | None, key_padding_mask: Array | None, B: int, H: int, N: int, M: int
-) -> None:
-    """The masks fit each other already (merge_masks); hold them to query and key as well."""
-    if attn_mask is not None and attn_mask.shape not in ((N, M), (B * H, N, M)):
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
-            f"{attn_mask.shape}"
-        )
-    if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(
-            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
-        )
-
-
 def multi_head_self_attention(
     x: Float[Array, "B N F"],
     parameters: Parameters,
@@ -266,7 +228,7 @@ def multi_head_self_attention(
 
     It is :func:`multi_head_attention` of x; the three projections are not packed into one.
     """
-    check({"x": "B N F"}, x)
+    check(ARRAYS, X, x)
     return multi_head_attention(
         x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -289,7 +251,7 @@ def multi_head_self_attention_grad(
 
     The three gradients of :func:`multi_head_attention_grad` are added while they are wide.
     """
-    check({"x": "B N F"}, x)
+    check(ARRAYS, X, x)
     (wide_x,) = wide(x)
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
         d_output,
@@ -324,9 +286,8 @@ def relative_multi_head_attention(
 
     The attention is :func:`cupy_impl.relative.learned_relative_attention` on widened arrays.
     """
-    size, dtype = check(PROJECTED, query, key, value), query.dtype
-    check_heads(size["F"], num_heads)
-    parameters = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
+    check_relative(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    parameters, dtype = widened(parameters), query.dtype
     q, k, v = projected(query, key, value, parameters, num_heads)
     names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     embeddings, bias, query_bias = (parameters[name] for name in names)
@@ -362,10 +323,10 @@ def relative_multi_head_attention_grad(
 
     Around :func:`cupy_impl.relative.learned_relative_attention_grad`, forward once more.
     """
-    size, inputs = check(PROJECTED, query, key, value), (query, key, value)
-    check_heads(size["F"], num_heads)
-    weights = checked(RELATIVE, parameters, F=size["F"], H=num_heads, D=size["F"] // num_heads)
-    check(PROJECTED | {"d_output": "B N F"}, *inputs, d_output)
+    inputs = query, key, value
+    size = check_relative(ARRAYS, inputs, parameters, num_heads, keep, p)
+    check(ARRAYS, D_X, d_output, **size)
+    weights = widened(parameters)
     names = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
     q_k_v, tables = projected(*inputs, weights, num_heads), [weights[name] for name in names]
     terms: tuple[Any, ...] = *q_k_v, *tables, align, visible, keep, p
@@ -400,13 +361,8 @@ def alibi_multi_head_attention(
 
     The biases are computed anew in every call and never cached.
     """
-    size, dtype = check(PROJECTED_ALIKE, query, key, value), query.dtype
-    check_heads(size["F"], num_heads)
-    parameters = checked(ALIBI, parameters, F=size["F"])
-    check_visible(visible)
-    check_draw(keep, p, (size["B"], num_heads, size["N"], size["N"]))
-    if visible.shape != (size["N"], size["N"]):
-        raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
+    check_alibi(ARRAYS, (query, key, value), parameters, num_heads, visible, keep, p)
+    parameters, dtype = widened(parameters), query.dtype
     q, k, v = projected(query, key, value, parameters, num_heads)
     score = scaled_products(q, k)
     score += biases(num_heads, visible, score.dtype)
@@ -431,14 +387,10 @@ def alibi_multi_head_attention_grad(
 
     Forward once more; the biases are added and have no gradient.
     """
-    size, inputs = check(PROJECTED_ALIKE, query, key, value), (query, key, value)
-    check_heads(size["F"], num_heads)
-    weights = checked(ALIBI, parameters, F=size["F"])
-    check(PROJECTED_ALIKE | {"d_output": "B N F"}, *inputs, d_output)
-    check_visible(visible)
-    check_draw(keep, p, (size["B"], num_heads, size["N"], size["N"]))
-    if visible.shape != (size["N"], size["N"]):
-        raise ValueError(f"visible: wanted shape [N N] with N={size['N']}, got {visible.shape}")
+    inputs = query, key, value
+    size = check_alibi(ARRAYS, inputs, parameters, num_heads, visible, keep, p)
+    check(ARRAYS, D_X, d_output, **size)
+    weights = widened(parameters)
     q, k, v = projected(*inputs, weights, num_heads)
     score = scaled_products(q, k)
     score += biases(num_heads, visible, score.dtype)
@@ -469,14 +421,8 @@ def transformer_xl_layer(
 
     The memory is projected to keys and values only.
     """
-    size, dtype = check({"x": "B N F", "mem": "B S F?"}, x, mem), x.dtype
-    F = size["F"]
-    check({"position": "M F"}, position, M=size.get("S", 0) + size["N"], F=F)
-    check_heads(F, num_heads)
-    parameters = checked(
-        layout_of_layer(parameters), parameters, F=F, H=num_heads, D=F // num_heads
-    )
-    check_eps(eps)
+    F = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)["F"]
+    parameters, dtype = widened(parameters), x.dtype
     x, mem, position = wide(x, mem, position)
     keys = x if mem is None else cupy.get_array_module(x).concatenate([mem, x], axis=1)
     weight, bias = parameters["qkv_net.weight"], parameters.get("qkv_net.bias")
@@ -490,13 +436,6 @@ def transformer_xl_layer(
     y = x + linear(merged(attended), parameters, "o_net")
     y = layer_norm(y, parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps)
     return narrow(feed_forward(y, parameters, eps) if "ff_in.weight" in parameters else y, dtype)
-
-
-def layout_of_layer(parameters: Any) -> Layout:
-    """The layout of a layer's mapping; one name of the feed-forward asks for all of these."""
-    names = parameters if isinstance(parameters, Mapping) else ()
-    feeds = any(str(name).startswith("ff_") for name in names)
-    return TRANSFORMER_XL | FEED_FORWARD if feeds else TRANSFORMER_XL
 
 
 @ieee
@@ -517,13 +456,10 @@ def transformer_xl_layer_grad(
 
     Forward once more; keys and values have one product with the memory in it, queries one without.
     """
-    layout = {"x": "B N F", "mem": "B S F?", "d_output": "B N F"}
-    size, dtypes = check(layout, x, mem, d_output), (x.dtype, position.dtype)
-    F, M = size["F"], size.get("S", 0) + size["N"]
-    check({"position": "M F"}, position, M=M, F=F)
-    check_heads(F, num_heads)
-    weights = checked(layout_of_layer(parameters), parameters, F=F, H=num_heads, D=F // num_heads)
-    check_eps(eps)
+    size = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)
+    check(ARRAYS, D_X, d_output, **size)
+    F, M, dtypes = size["F"], size["M"], (x.dtype, position.dtype)
+    weights = widened(parameters)
     d_mem = () if mem is None else tuple(zeros_like([mem]))
     d_output, x, mem, position = wide(d_output, x, mem, position)
     xp = cupy.get_array_module(x)
@@ -573,11 +509,6 @@ def joined(xp: Any, net: Parameters) -> dict[str, Array]:
     }
 
 
-def check_eps(eps: Any) -> None:
-    if not (isinstance(eps, int | float) and eps >= 0):
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
-
-
 @ieee
 def transformer_xl(
     x: Float[Array, "B N F"],
@@ -594,19 +525,11 @@ def transformer_xl(
 
     Between the layers the numbers stay wide; what the memory keeps is rounded.
     """
-    size, dtype = check({"x": "B N F"}, x), x.dtype
-    check_list("parameters", parameters)
-    if mems is not None:
-        check_list("mems", mems, len(parameters))
-        size = check(
-            {"x": "B N F"} | {f"mems.{layer}": "B S F" for layer in range(len(mems))}, x, *mems
-        )
+    size, dtype = check_xl_stack(ARRAYS, x, parameters, mems), x.dtype
     check_even(size["F"])
+    check_draw(ARRAYS, keep, p, (len(parameters), size["B"], num_heads, size["N"], size["M"]))
     (hidden,), hids = wide(x), []
-    position = sinusoids(cupy.get_array_module(x), size["N"] + size.get("S", 0), size["F"]).astype(
-        hidden.dtype
-    )
-    check_draw(keep, p, (len(parameters), size["B"], num_heads, size["N"], len(position)))
+    position = sinusoids(cupy.get_array_module(x), size["M"], size["F"]).astype(hidden.dtype)
     for layer, weights in enumerate(parameters):
         hids.append(x if layer == 0 else narrow(hidden, dtype))
         mem = None if mems is None else mems[layer]
@@ -635,11 +558,11 @@ def transformer_xl_grad(
     What goes from layer to layer stays wide, in both directions.
     """
     _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
-    size = check({"x": "B N F", "d_output": "B N F"}, x, d_output)
-    check_gradients(d_new_mems, new_mems)
+    size = check_xl_stack(ARRAYS, x, parameters, mems)
+    check(ARRAYS, D_X, d_output, **size)
+    check_memory_gradients(ARRAYS, d_new_mems, new_mems)
     dtype, (hidden, d_hidden) = x.dtype, wide(x, d_output)
-    M = size["N"] + (0 if mems is None else mems[0].shape[1])
-    position = sinusoids(cupy.get_array_module(x), M, size["F"]).astype(hidden.dtype)
+    position = sinusoids(cupy.get_array_module(x), size["M"], size["F"]).astype(hidden.dtype)
     given: list[tuple[Any, ...]] = []
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else wide(mems[layer])[0]

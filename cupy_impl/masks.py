@@ -7,10 +7,12 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from .arrays import Array, default_module, float_dtype, is_array, is_float
-from .shapes import check_integer, kind
+from attnverify.contract.arguments import check_sizes
+from attnverify.contract.masks import check_merged, check_visibility
 
-__all__ = ["causal_mask", "merge_masks"]
+from .arrays import ARRAYS, Array, default_module, float_dtype
+
+__all__ = ["causal_mask", "merge_masks", "visible_keys"]
 
 
 def causal_mask(N: int, M: int) -> Bool[Array, "N M"]:
@@ -19,8 +21,7 @@ def causal_mask(N: int, M: int) -> Bool[Array, "N M"]:
 
     On the device where there is one.
     """
-    check_integer("N", N)
-    check_integer("M", M)
+    check_sizes(ARRAYS, N=N, M=M)
     return causal(default_module(), N, M)
 
 
@@ -42,9 +43,7 @@ def merge_masks(
     One selection per mask. A float ``attn_mask`` keeps its dtype and its bits; ``dtype`` is that of
     every other result.
     """
-    check_integer("num_heads", num_heads)
-    check_attn_mask(attn_mask, num_heads)
-    check_padding(key_padding_mask, attn_mask, num_heads)
+    check_merged(ARRAYS, attn_mask, key_padding_mask, num_heads)
     given = [mask for mask in (attn_mask, key_padding_mask) if mask is not None]
     xp = cupy.get_array_module(*given) if given else default_module()
     if attn_mask is None or attn_mask.dtype == bool:
@@ -73,38 +72,57 @@ def four_axes(attn_mask: Array, H: int) -> Array:
     )
 
 
-def check_attn_mask(attn_mask: Any, H: int) -> None:
-    if attn_mask is None:
-        return
-    if not (is_array(attn_mask) and (attn_mask.dtype == bool or is_float(attn_mask))):
-        raise ValueError(f"attn_mask: wanted a boolean or float array, got {kind(attn_mask)}")
-    if (
-        attn_mask.ndim not in (2, 3)
-        or 0 in attn_mask.shape
-        or (attn_mask.ndim == 3 and len(attn_mask) % H)
-    ):
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {attn_mask.shape}"
-        )
+def visible_keys(B: int, N: int, M: int, **options: Any) -> Bool[Array, "B N M"]:
+    """
+    See :func:`spec.masks.visible_keys`.
+
+    Where the arrays among its options are; on the device where there is one and no array is given.
+    """
+    check_visibility(ARRAYS, B, N, M, **options)
+    return visible(B, N, M, **options)
 
 
-def check_padding(key_padding_mask: Any, attn_mask: Array | None, H: int) -> None:
-    """Hold the padding to two axes and to the sizes that ``attn_mask`` fixes."""
-    if key_padding_mask is None:
-        return
-    if not (is_array(key_padding_mask) and key_padding_mask.dtype == bool):
-        raise ValueError(f"key_padding_mask: wanted a boolean array, got {kind(key_padding_mask)}")
-    shape, wanted = key_padding_mask.shape, {}
-    if attn_mask is not None:
-        wanted = {"B": len(attn_mask) // H} if attn_mask.ndim == 3 else {}
-        wanted["M"] = attn_mask.shape[-1]
-    sizes = dict(zip("BM", shape, strict=False))
-    if (
-        len(shape) != 2
-        or 0 in shape
-        or any(sizes[letter] != size for letter, size in wanted.items())
-    ):
-        known = (
-            " ".join(f"{letter}={size}" for letter, size in wanted.items()) or "sizes of at least 1"
-        )
-        raise ValueError(f"key_padding_mask: wanted shape [B M] with {known}, got {shape}")
+def visible(
+    B: int,
+    N: int,
+    M: int,
+    causal: Any = False,
+    window: Any = None,
+    chunk: Any = None,
+    offset: Any = None,
+    lengths: Any = None,
+    query_lengths: Any = None,
+    segments: Any = None,
+    blocks: Any = None,
+    pinned: Any = 0,
+) -> Array:
+    """As a band of each row, from ``first`` to ``end``, less what segments and pins change."""
+    given = [
+        x for x in (offset, lengths, query_lengths, blocks, *(segments or ())) if x is not None
+    ]
+    xp = cupy.get_array_module(*given) if given else default_module()
+    i, j = xp.arange(N)[None, :, None], xp.arange(M)[None, None, :]
+    m = (xp.full(B, M) if lengths is None else lengths)[:, None, None]
+    n = (xp.full(B, N) if query_lengths is None else query_lengths)[:, None, None]
+    p = (m - n if offset is None else offset[:, None, None]) + i
+    left, right = window or (None, None)
+    end = m if right is None else xp.minimum(m, p + right + 1)
+    first = xp.zeros_like(p) if left is None else p - left
+    seen = (i < n) & (j < end) & ((j >= first) | (j < pinned))
+    if causal and blocks is None:
+        seen &= j <= p
+    elif causal:
+        seen &= (j <= p) | same_block(xp, blocks, p, m)
+    if chunk is not None:
+        run = p // chunk * chunk
+        seen &= (j >= run) & (j < run + chunk)
+    if segments is not None:
+        seen &= segments[0][:, :, None] == segments[1][:, None, :]
+    return seen
+
+
+def same_block(xp: ModuleType, blocks: Array, p: Array, m: Array) -> Array:
+    """Which keys are in the block of the key at p, where there is one."""
+    at = xp.clip(p, 0, blocks.shape[1] - 1)[:, :, 0]
+    own = xp.take_along_axis(blocks, at, 1)[:, :, None]
+    return (p >= 0) & (p < m) & (own != -1) & (own == blocks[:, None, :])

@@ -6,8 +6,13 @@ from typing import Any
 import cupy
 from jaxtyping import Float
 
-from .arrays import Array, default_module, float_dtype
-from .shapes import check, check_integer, check_list
+from attnverify.contract.layers import (
+    check_init_mems,
+    check_memory_gradients,
+    check_update_mems,
+)
+
+from .arrays import ARRAYS, Array, default_module, float_dtype
 
 __all__ = ["init_mems", "update_mems", "update_mems_grad"]
 
@@ -20,10 +25,7 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int, dtype: Any = 
 
     On the device where there is one.
     """
-    check_integer("n_layers", n_layers)
-    check_integer("mem_len", mem_len, least=0)
-    check_integer("batch", batch)
-    check_integer("width", width)
+    check_init_mems(ARRAYS, n_layers, mem_len, batch, width)
     xp, dtype = default_module(), float_dtype(dtype)
     return (
         [xp.zeros((batch, mem_len, width), dtype) for _ in range(n_layers)] if mem_len > 0 else None
@@ -36,15 +38,9 @@ def update_mems(hids: Sequence[Float[Array, "B N F"]], mems: Mems, mem_len: int)
 
     Only the positions that stay are copied, into new arrays. There is no gradient to cut off here.
     """
-    check_integer("mem_len", mem_len, least=0)
-    check_list("hids", hids)
-    for layer, hid in enumerate(hids):
-        check({f"hids.{layer}": "B N F"}, hid)
+    check_update_mems(ARRAYS, hids, mems, mem_len)
     if mems is None:
         return None
-    check_list("mems", mems, len(hids))
-    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
-        check({f"hids.{layer}": "B N F", f"mems.{layer}": "B S F"}, hid, mem)
     return [last(mem, hid, mem_len) for mem, hid in zip(mems, hids, strict=True)]
 
 
@@ -65,19 +61,8 @@ def update_mems_grad(
 
     Zeros beside every input; the new memory is computed for its shapes alone.
     """
-    check_gradients(d_new_mems, update_mems(hids, mems, mem_len))
+    check_memory_gradients(ARRAYS, d_new_mems, update_mems(hids, mems, mem_len))
     return (zeros_like(hids),) if mems is None else (zeros_like(hids), zeros_like(mems))
-
-
-def check_gradients(d_new_mems: Mems, new_mems: Mems) -> None:
-    """What arrives at the new memory has its shapes."""
-    if new_mems is None:
-        if d_new_mems is not None:
-            raise ValueError(f"d_new_mems: wanted None, got {type(d_new_mems).__name__}")
-        return
-    check_list("d_new_mems", d_new_mems, len(new_mems))
-    for layer, (gradient, x) in enumerate(zip(d_new_mems or [], new_mems, strict=True)):
-        check({"new": "B S F", f"d_new_mems.{layer}": "B S F"}, x, gradient)
 
 
 def zeros_like(arrays: Sequence[Array]) -> list[Array]:

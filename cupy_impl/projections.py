@@ -9,29 +9,8 @@ from jaxtyping import Bool, Float
 from .arrays import Array, narrow, wide
 from .attention import present
 from .scores import over_rows
-from .shapes import Layout, check_parameters
 
 Parameters = Mapping[str, Array]
-
-
-def linears(*names: str) -> dict[str, str]:
-    """The layout of projections from F to F with a bias that may be absent."""
-    return {
-        name: axes
-        for linear in names
-        for name, axes in ((f"{linear}.weight", "F F"), (f"{linear}.bias", "F?"))
-    }
-
-
-NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F?"}
-FEED_FORWARD = {
-    "ff_in.weight": "I F",
-    "ff_in.bias": "I?",
-    "ff_out.weight": "F I",
-    "ff_out.bias": "F?",
-    "ff_norm.weight": "F",
-    "ff_norm.bias": "F?",
-}
 
 
 def linear(x: Array, parameters: Parameters, name: str) -> Array:
@@ -146,7 +125,5 @@ def feed_forward_grad(
     return d_y + d_x, d_parameters | grads | more
 
 
-def checked(layout: Layout, parameters: Parameters, **sizes: int) -> dict[str, Any]:
-    """The parameters, held to their layout and widened."""
-    check_parameters(layout, parameters, **sizes)
+def widened(parameters: Parameters) -> dict[str, Any]:
     return dict(zip(parameters, wide(*parameters.values()), strict=True))

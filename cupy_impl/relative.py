@@ -10,20 +10,26 @@ from typing import Any
 import cupy
 from jaxtyping import Bool, Float
 
-from .arrays import Array, default_module, float_dtype, ieee, narrow, wide
+from attnverify.contract.arguments import check_even, check_sizes
+from attnverify.contract.attention import (
+    D_HEADS,
+    D_PRODUCTS,
+    check_learned,
+    check_learned_attention,
+    check_transformer_xl,
+    check_xl_attention,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS, Array, default_module, float_dtype, ieee, narrow, wide
 from .attention import (
-    HEADS,
-    HEADS_GRAD,
     Keep,
     attend,
-    check_draw,
     finite,
     heads_grad,
     hide,
-    scores_shape,
 )
 from .masks import causal
-from .shapes import check, check_integer, check_mask
 from .shifts import rel_shift, rel_shift_grad, skewed, unskewed
 
 __all__ = [
@@ -40,10 +46,6 @@ __all__ = [
 
 Visible = Bool[Array, "..."] | None
 
-PRODUCT = {"query": "B H N D", "key": "B H M D"}
-POSITION = {"position": "H M D", "u": "H D", "v": "H D"}
-TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
-
 
 def sinusoidal_positions(M: int, F: int, dtype: Any = "float32") -> Float[Array, "M F"]:
     """
@@ -51,15 +53,9 @@ def sinusoidal_positions(M: int, F: int, dtype: Any = "float32") -> Float[Array,
 
     Computed in float64 on the device where there is one, rounded once.
     """
-    check_integer("M", M)
-    check_integer("F", F)
+    check_sizes(ARRAYS, M=M, F=F)
     check_even(F)
     return narrow(sinusoids(default_module(), M, F), float_dtype(dtype))
-
-
-def check_even(F: int) -> None:
-    if F % 2:
-        raise ValueError(f"F: wanted an even width, got {F}")
 
 
 def sinusoids(xp: ModuleType, M: int, F: int) -> Float[Array, "M F"]:
@@ -82,7 +78,7 @@ def transformer_xl_score(
     Two batched matrix products; the position score is copied once to wrap as the specification
     says.
     """
-    check(PRODUCT | POSITION, query, key, position, u, v)
+    check_transformer_xl(ARRAYS, query, key, position, u, v)
     dtype, (query, key, position, u, v) = query.dtype, wide(query, key, position, u, v)
     score = (query + u[:, None]) @ key.mT + rel_shift((query + v[:, None]) @ position.mT)
     return narrow(score / math.sqrt(query.shape[-1]), dtype)
@@ -103,7 +99,7 @@ def transformer_xl_score_grad(
     The scaled gradient is copied once to undo the shift; four batched matrix products.
     """
     inputs = query, key, position, u, v
-    check(PRODUCT | POSITION | {"d_output": "B H N M"}, *inputs, d_output)
+    check(ARRAYS, D_PRODUCTS, d_output, **check_transformer_xl(ARRAYS, *inputs))
     d_output, query, key, position, u, v = wide(d_output, *inputs)
     g = d_output / math.sqrt(query.shape[-1])
     (by_row,) = rel_shift_grad(g, g)
@@ -176,9 +172,8 @@ def attend_transformer_xl(
     p: float = 0.0,
 ) -> Float[Array, "B H N E"]:
     """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
-    size, dtype = check(HEADS | POSITION, query, key, value, position, u, v), query.dtype
-    check_mask("visible", visible, scores_shape(size))
-    check_draw(keep, p, scores_shape(size))
+    check_xl_attention(ARRAYS, (query, key, value), (position, u, v), visible, keep, p)
+    dtype = query.dtype
     query, key, value, position, u, v = wide(query, key, value, position, u, v)
     score = transformer_xl_causal_score(query, key, position, u, v, visible)
     return narrow(attend(score, value, keep, p), dtype)
@@ -227,9 +222,8 @@ def attend_transformer_xl_grad(
 ) -> tuple[Array, ...]:
     """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
     inputs = query, key, value, position, u, v
-    size = check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
-    check_mask("visible", visible, scores_shape(size))
-    check_draw(keep, p, scores_shape(size))
+    size = check_xl_attention(ARRAYS, inputs[:3], inputs[3:], visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **size)
     d_output, query, key, value, position, u, v = wide(d_output, *inputs)
     score = transformer_xl_causal_score(query, key, position, u, v, visible)
     d_score, d_content, d_key, d_value = heads_grad(
@@ -264,24 +258,16 @@ def learned_relative_score(
     Only the N + M - 1 rows of the tables that a pair can read take part; they are not gathered for
     each pair.
     """
-    size, dtype = (
-        check(PRODUCT | TABLES, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias),
-        query.dtype,
-    )
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    size, dtype = check_learned(ARRAYS, query, key, tables, align), query.dtype
     rows = table_rows(size, align)
     wides = wide(query, key, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias)
     return narrow(learned_score(*wides), dtype)
 
 
-def table_rows(size: dict[str, int], align: Any) -> slice:
+def table_rows(size: dict[str, int], align: str) -> slice:
     """The rows of the tables from the farthest past that a pair reads to the farthest future."""
-    if align not in ("end", "start"):
-        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
     N, M, P = size["N"], size["M"], size["P"]
-    if max(N, M) > P:
-        raise ValueError(
-            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
-        )
     first = P + 1 - (M if align == "end" else N)
     return slice(first, first + N + M - 1)
 
@@ -303,7 +289,8 @@ def learned_relative_score_grad(
     matrix products.
     """
     inputs = query, key, key_pos_embeddings, key_pos_bias, query_pos_bias
-    size = check(PRODUCT | TABLES | {"d_output": "B H N M"}, *inputs, d_output)
+    size = check_learned(ARRAYS, query, key, inputs[2:], align)
+    check(ARRAYS, D_PRODUCTS, d_output, **size)
     rows = table_rows(size, align)
     d_output, query, key, embeddings, query_bias = wide(
         d_output, query, key, key_pos_embeddings[rows], query_pos_bias
@@ -363,13 +350,9 @@ def attend_learned_relative(
     p: float = 0.0,
 ) -> Float[Array, "B H N E"]:
     """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
-    size, dtype = (
-        check(HEADS | TABLES, query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias),
-        query.dtype,
-    )
-    rows = table_rows(size, align)
-    check_mask("visible", visible, scores_shape(size))
-    check_draw(keep, p, scores_shape(size))
+    given = key_pos_embeddings, key_pos_bias, query_pos_bias
+    size = check_learned_attention(ARRAYS, (query, key, value), given, align, visible, keep, p)
+    rows, dtype = table_rows(size, align), query.dtype
     query, key, value, *tables = wide(
         query, key, value, key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
     )
@@ -423,10 +406,9 @@ def attend_learned_relative_grad(
 ) -> tuple[Array, ...]:
     """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
     inputs = query, key, value, key_pos_embeddings, key_pos_bias, query_pos_bias
-    size = check(HEADS_GRAD | TABLES, query, key, value, d_output, *inputs[3:])
+    size = check_learned_attention(ARRAYS, inputs[:3], inputs[3:], align, visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **size)
     rows = table_rows(size, align)
-    check_mask("visible", visible, scores_shape(size))
-    check_draw(keep, p, scores_shape(size))
     tables = key_pos_embeddings[rows], key_pos_bias[rows], query_pos_bias
     d_output, query, key, value, embeddings, bias, query_bias = wide(
         d_output, query, key, value, *tables

@@ -5,8 +5,10 @@ import math
 import cupy
 from jaxtyping import Float
 
-from .arrays import Array, ieee, narrow, wide
-from .shapes import check
+from attnverify.contract.attention import ADDITIVE_SCORE, D_SCORE, SCALED_SCORE
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS, Array, ieee, narrow, wide
 
 __all__ = [
     "additive_score",
@@ -14,8 +16,6 @@ __all__ = [
     "scaled_dot_product_score",
     "scaled_dot_product_score_grad",
 ]
-
-WEIGHTS = {"w_query": "A Q", "w_key": "A K", "w_score": "A"}
 
 
 @ieee
@@ -31,7 +31,7 @@ def additive_score(
 
     The hidden layer [... N M A] is held in memory as a whole; there is no fused kernel for it here.
     """
-    check({"query": "... N Q", "key": "... M K"} | WEIGHTS, query, key, w_query, w_key, w_score)
+    check(ARRAYS, ADDITIVE_SCORE, query, key, w_query, w_key, w_score)
     dtype, (query, key, w_query, w_key, w_score) = (
         query.dtype,
         wide(query, key, w_query, w_key, w_score),
@@ -55,7 +55,7 @@ def scaled_dot_product_score(
 
     One batched matrix product, scaled in place.
     """
-    check({"query": "... N D", "key": "... M D"}, query, key)
+    check(ARRAYS, SCALED_SCORE, query, key)
     dtype, (query, key) = query.dtype, wide(query, key)
     return narrow(scaled_products(query, key), dtype)
 
@@ -81,8 +81,7 @@ def additive_score_grad(
     The hidden layer [... N M A] is held in memory twice, the leading axes as one.
     """
     inputs = query, key, w_query, w_key, w_score
-    wanted = {"query": "... N Q", "key": "... M K"} | WEIGHTS | {"d_output": "... N M"}
-    check(wanted, *inputs, d_output)
+    check(ARRAYS, ADDITIVE_SCORE + D_SCORE, *inputs, d_output)
     d, q, k = (x.reshape(-1, *x.shape[-2:]) for x in (d_output, query, key))
     d, q, k, w_q, w_k, w_s = wide(d, q, k, w_query, w_key, w_score)
     grads = hidden_layer_grad(d, hidden_layer(q, k, w_q, w_k), q, k, w_q, w_k, w_s)
@@ -125,7 +124,7 @@ def scaled_dot_product_score_grad(
 
     The gradient scaled once, then two batched matrix products.
     """
-    check({"query": "... N D", "key": "... M D", "d_output": "... N M"}, query, key, d_output)
+    check(ARRAYS, SCALED_SCORE + D_SCORE, query, key, d_output)
     dtypes = query.dtype, key.dtype
     d_output, query, key = wide(d_output, query, key)
     g = d_output / math.sqrt(query.shape[-1])

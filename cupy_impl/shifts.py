@@ -3,8 +3,10 @@
 import cupy
 from jaxtyping import Float, Shaped
 
-from .arrays import Array
-from .shapes import check
+from attnverify.contract.attention import D_SCORE, SHIFTED
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS, Array
 
 __all__ = ["rel_shift", "rel_shift_grad", "shift_right", "shift_right_grad"]
 
@@ -15,7 +17,7 @@ def shift_right(x: Float[Array, "... N M"]) -> Float[Array, "... N M"]:
 
     One copy; the result is a strided view of a fresh buffer.
     """
-    check({"x": "... N M"}, x)
+    check(ARRAYS, SHIFTED, x)
     *lead, N, M = x.shape
     rows = cupy.get_array_module(x).zeros((*lead, N, M + 1), x.dtype)
     rows[..., :M] = x
@@ -28,7 +30,7 @@ def rel_shift(x: Float[Array, "... N M"]) -> Float[Array, "... N M"]:
 
     One copy; the result is a strided view of a fresh buffer.
     """
-    check({"x": "... N M"}, x)
+    check(ARRAYS, SHIFTED, x)
     *lead, N, M = x.shape
     rows = cupy.get_array_module(x).zeros((*lead, N, M + 1), x.dtype)
     rows[..., 1:] = x
@@ -43,7 +45,7 @@ def shift_right_grad(
 
     The gradient is copied to the front of a buffer of zeros, read with the wider rows.
     """
-    check({"x": "... N M", "d_output": "... N M"}, x, d_output)
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     *lead, N, M = x.shape
     rows = cupy.get_array_module(x).zeros((*lead, N * (M + 1)), d_output.dtype)
     rows[..., : N * M] = d_output.reshape(*lead, N * M)
@@ -58,7 +60,7 @@ def rel_shift_grad(
 
     The gradient is copied to the end of a buffer of zeros, read with the wider rows.
     """
-    check({"x": "... N M", "d_output": "... N M"}, x, d_output)
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     *lead, N, M = x.shape
     rows = cupy.get_array_module(x).zeros((*lead, N * (M + 1)), d_output.dtype)
     rows[..., N:] = d_output.reshape(*lead, N * M)

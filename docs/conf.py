@@ -38,7 +38,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (
         "py:.*",
-        r"(jaxtyping|numpy|np|collections|typing)\..*|ndarray|Bool|Float|Mask|Keep|Visible|Mems|Parameters|H|N|M",
+        r"(jaxtyping|numpy|np|collections|typing)\..*|ndarray|Bool|Float|Mask|Keep|Visible|Mems|Parameters|H|N|M|.*\.Visibility",
     )
 ]
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import pad
-from transformers import BloomConfig, MptConfig, XLNetConfig, XLNetModel
+from transformers import BloomConfig, DynamicCache, MptConfig, XLNetConfig, XLNetModel
 from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_tensor
 from transformers.models.xlnet.modeling_xlnet import XLNetFeedForward, XLNetRelativeAttention
@@ -120,11 +120,13 @@ def alibi_attention_bloom(query, key, value, visible=None):
     (N, M, E), (B, H, _, D) = limits(query, key, value), query.shape
     layer = BloomAttention(BloomConfig(hidden_size=H * D, n_head=H), layer_idx=0)
     layer.query_key_value = layer.dense = nn.Identity()
-    fused = torch.stack(of_one_input(query, key, value), -2).transpose(1, 2).flatten(2)
+    new, past = of_one_input(query, key, value)
+    fused = torch.stack(new, -2).transpose(1, 2).flatten(2)
     alibi = build_alibi_tensor(torch.ones(B, M, device=query.device), H, query.dtype)
-    mask = pad(hidden(N, M, visible, query), (0, 0, M - N, 0)) * torch.finfo(query.dtype).min
-    output, _ = layer(fused, torch.zeros_like(fused[..., : H * D]), alibi, mask)
-    return output.unflatten(-1, (H, D)).transpose(1, 2)[:, :, M - N :, :E]
+    mask = hidden(N, M, visible, query) * torch.finfo(query.dtype).min
+    residual = torch.zeros_like(fused[..., : H * D])
+    output, _ = layer(fused, residual, alibi, mask, layer_past=past)
+    return output.unflatten(-1, (H, D)).transpose(1, 2)[..., :E]
 
 
 def alibi_attention_mpt(query, key, value, visible=None):
@@ -132,11 +134,12 @@ def alibi_attention_mpt(query, key, value, visible=None):
     (N, M, E), (_, H, _, D) = limits(query, key, value), query.shape
     layer = MptAttention(MptConfig(d_model=H * D, n_heads=H), layer_idx=0)
     layer.Wqkv = layer.out_proj = nn.Identity()
-    fused = torch.cat([x.transpose(1, 2).flatten(2) for x in of_one_input(query, key, value)], -1)
+    new, past = of_one_input(query, key, value)
+    fused = torch.cat([x.transpose(1, 2).flatten(2) for x in new], -1)
     alibi = build_mpt_alibi_tensor(H, M, device=query.device)
-    mask = pad(hidden(N, M, visible, query), (0, 0, M - N, 0)).bool()
-    output, _ = layer(fused, alibi, attention_mask=mask)
-    return output.unflatten(-1, (H, D)).transpose(1, 2)[:, :, M - N :, :E]
+    mask = hidden(N, M, visible, query).bool()
+    output, _ = layer(fused, alibi, past_key_values=past, attention_mask=mask)
+    return output.unflatten(-1, (H, D)).transpose(1, 2)[..., :E]
 
 
 def limits(query, key, value):
@@ -151,14 +154,16 @@ def limits(query, key, value):
 
 def of_one_input(query, key, value):
     """
-    Three arrays of one shape: queries are missing in front, columns of the values at the end; both
-    are cut off again.
+    The last N keys and values beside the queries, values as wide as keys; what came before them is
+    the layer's cache, None where nothing did.
     """
-    return (
-        pad(query, (0, 0, key.shape[2] - query.shape[2], 0)),
-        key,
-        pad(value, (0, key.shape[3] - value.shape[3])),
-    )
+    before, value = key.shape[2] - query.shape[2], pad(value, (0, key.shape[3] - value.shape[3]))
+    new = (query, key[:, :, before:], value[:, :, before:])
+    if not before:
+        return new, None
+    past = DynamicCache()
+    past.update(key[:, :, :before], value[:, :, :before], layer_idx=0)
+    return new, past
 
 
 def xlnet(H, D, eps=1e-5):

@@ -2,9 +2,9 @@
 The specification again, without loops: vectorised NumPy, the oracle at real sizes, and a backend
 for the judge itself.
 
-It shares no code with ``spec`` and works in float64, float32, float16 and bfloat16: narrow formats
-are widened to float32 and rounded once, at the end. Results without a float input take a keyword
-``dtype``, float64 by default.
+It shares no arithmetic with ``spec`` and works in float64, float32, float16 and bfloat16: narrow
+formats are widened to float32 and rounded once, at the end. Results without a float input take a
+keyword ``dtype``, float64 by default.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
+from .arrays import is_float
 from .attention import (
     additive_attention,
     additive_attention_grad,
@@ -22,6 +23,12 @@ from .attention import (
     scaled_dot_product_attention_grad,
     softmax,
     softmax_grad,
+)
+from .grouped import (
+    grouped_attention,
+    grouped_attention_grad,
+    merge_attention,
+    merge_attention_grad,
 )
 from .layers import (
     alibi_multi_head_attention,
@@ -39,8 +46,9 @@ from .layers import (
     transformer_xl_layer,
     transformer_xl_layer_grad,
 )
-from .masks import causal_mask, merge_masks
+from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
+from .packed import packed_attention, packed_attention_grad
 from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
@@ -52,6 +60,7 @@ from .relative import (
     transformer_xl_score,
     transformer_xl_score_grad,
 )
+from .rotary import rotary_embedding, rotary_embedding_grad
 from .rounding import float_dtype
 from .scores import (
     additive_score,
@@ -59,7 +68,6 @@ from .scores import (
     scaled_dot_product_score,
     scaled_dot_product_score_grad,
 )
-from .shapes import is_float
 from .shifts import rel_shift, rel_shift_grad, shift_right, shift_right_grad
 
 __all__ = [
@@ -76,20 +84,28 @@ __all__ = [
     "dropout_grad",
     "get_alibi_biases",
     "get_slopes",
+    "grouped_attention",
+    "grouped_attention_grad",
     "init_mems",
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
     "learned_relative_score_grad",
+    "merge_attention",
+    "merge_attention_grad",
     "merge_masks",
     "multi_head_attention",
     "multi_head_attention_grad",
     "multi_head_self_attention",
     "multi_head_self_attention_grad",
+    "packed_attention",
+    "packed_attention_grad",
     "rel_shift",
     "rel_shift_grad",
     "relative_multi_head_attention",
     "relative_multi_head_attention_grad",
+    "rotary_embedding",
+    "rotary_embedding_grad",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "scaled_dot_product_score",
@@ -111,6 +127,7 @@ __all__ = [
     "transformer_xl_score_grad",
     "update_mems",
     "update_mems_grad",
+    "visible_keys",
 ]
 
 PRECISION = "wide"

@@ -7,10 +7,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.arguments import check_integer
+from attnverify.contract.attention import D_HEADS, check_visible_heads
+from attnverify.contract.masks import check_visible
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .hidden_keys import HIDDEN, attended, attended_grad, products_grad
-from .relative import Visible, hide_behind, hold_heads_of
+from .relative import Visible, hide_behind
 from .rounding import float_dtype, rounds_once
-from .shapes import described, hold_integer
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 
@@ -21,7 +26,7 @@ def get_slopes(n_heads: int, dtype: Any = "float64") -> Float[ndarray, "H"]:
 
     Powers of two from an array of exponents, in float64, rounded once to ``dtype``.
     """
-    hold_integer("n_heads", n_heads)
+    check_integer(ARRAYS, "n_heads", n_heads)
     n = 1 << (int(n_heads).bit_length() - 1)
     h = np.arange(int(n_heads))
     exponent = np.where(h < n, h + 1.0, h - n + 0.5) * (-8 / n)
@@ -36,15 +41,7 @@ def get_alibi_biases(
 
     One running count for all heads, in float64, rounded once to ``dtype``.
     """
-    if not (
-        isinstance(visible, ndarray)
-        and visible.dtype == bool
-        and visible.ndim == 2
-        and visible.size
-    ):
-        raise ValueError(
-            f"visible: wanted a boolean array [N M] with no size 0, got {described(visible)}"
-        )
+    check_visible(ARRAYS, visible)
     count = np.add.accumulate(visible, axis=1, dtype=np.float64)
     return np.multiply.outer(get_slopes(n_heads), count).astype(float_dtype(dtype), copy=False)
 
@@ -62,7 +59,7 @@ def alibi_attention(
     The bias is a broadcast product of slopes and distances; two stacked matrix products around the
     softmax.
     """
-    hold_heads_of(query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible)
     return attended(alibi_score(query, key, visible), value)
 
 
@@ -88,7 +85,7 @@ def alibi_attention_grad(
 
     The chain rule in matrix form; the bias only moves the weights.
     """
-    hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
+    check(ARRAYS, D_HEADS, d_output, **check_visible_heads(ARRAYS, query, key, value, visible))
     score = alibi_score(query, key, visible)
     d_score, d_value = attended_grad(d_output, score, value)
     d_query, d_key = products_grad(d_score / sqrt(query.shape[-1]), score == HIDDEN, query, key)

@@ -4,12 +4,24 @@ Attention as three stacked matrix products at most, forward, and six backward;
 """
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.attention import (
+    D_ADDITIVE,
+    D_HEADS,
+    D_SCORE,
+    D_WEIGHTS,
+    check_additive,
+    check_attention,
+    check_dropout,
+    check_softmax,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .hidden_keys import (
     HIDDEN,
     attended,
@@ -22,7 +34,6 @@ from .hidden_keys import (
 )
 from .rounding import rounds_once
 from .scores import additive_score, layer_grad, projection_grad
-from .shapes import hold, hold_mask
 
 __all__ = [
     "additive_attention",
@@ -47,8 +58,7 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     All rows at once, hidden scores as minus infinity: w = e / sum(e), never exp(s - lse), which
     errs by u |lse|.
     """
-    hold(score=(score, "... N M"))
-    hold_mask("mask", mask, score.shape, floats=True)
+    check_softmax(ARRAYS, score, mask)
     return weigh(hide(score, mask))
 
 
@@ -61,8 +71,7 @@ def softmax_grad(
 
     The weights recomputed, all rows at once.
     """
-    hold(score=(score, "... N M"), d_output=(d_output, "... N M"))
-    hold_mask("mask", mask, score.shape, floats=True)
+    check(ARRAYS, D_SCORE, d_output, **check_softmax(ARRAYS, score, mask))
     score = hide(score, mask)
     d_score = weights_grad(d_output, weigh(score), score == HIDDEN)
     return d_score, *mask_grad(d_score, mask)
@@ -75,9 +84,7 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
 
     One division and one choice, always into a fresh array.
     """
-    hold_draw(keep, p)
-    hold(weights=(weights, "..."))
-    hold_mask("keep", keep, weights.shape)
+    check_dropout(ARRAYS, weights, keep, p)
     return np.array(dropped(weights, keep, p))
 
 
@@ -90,23 +97,8 @@ def dropout_grad(
 
     The same division and choice as forward, of the gradient.
     """
-    hold_draw(keep, p)
-    hold(weights=(weights, "..."), d_output=(d_output, "..."))
-    hold_mask("keep", keep, weights.shape)
+    check(ARRAYS, D_WEIGHTS, d_output, **check_dropout(ARRAYS, weights, keep, p))
     return (np.array(dropped(d_output, keep, p)),)
-
-
-def hold_draw(keep: Any, p: Any) -> None:
-    if not isinstance(p, (int, float)) or not 0 <= p < 1:
-        raise ValueError(f"p: wanted a number with 0 <= p < 1, got {p!r}")
-    if p > 0 and keep is None:
-        raise ValueError(f"keep: wanted a boolean array, because p={p}, got None")
-
-
-def hold_masks(mask: Any, keep: Any, p: Any, shape: tuple[int, ...]) -> None:
-    hold_mask("mask", mask, shape, floats=True)
-    hold_mask("keep", keep, shape)
-    hold_draw(keep, p)
 
 
 def mask_grad(d_score: ndarray, mask: Mask) -> tuple[ndarray, ...]:
@@ -138,17 +130,8 @@ def additive_attention(
 
     The blocked :func:`numpy_ref.scores.additive_score`, then two stacked products.
     """
-    hold_masks(mask, keep, p, additive_shape(query, key, value, w_query, w_key, w_score))
+    check_additive(ARRAYS, (query, key, value, w_query, w_key, w_score), mask, keep, p)
     return attended(hide(additive_score(query, key, w_query, w_key, w_score), mask), value, keep, p)
-
-
-def additive_shape(
-    query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any
-) -> tuple[int, ...]:
-    """The score's shape, once the arrays fit together."""
-    inputs = {"query": (query, "B N Q"), "key": (key, "B M K"), "value": (value, "B M E")}
-    at = hold(**inputs, w_query=(w_query, "A Q"), w_key=(w_key, "A K"), w_score=(w_score, "A"))
-    return at["B"], at["N"], at["M"]
 
 
 @rounds_once
@@ -170,9 +153,8 @@ def additive_attention_grad(
     The hidden layer is recomputed in blocks; its gradient is summed over keys and over queries
     before any projection.
     """
-    shape = additive_shape(query, key, value, w_query, w_key, w_score)
-    hold(query=(query, "B N Q"), value=(value, "B M E"), d_output=(d_output, "B N E"))
-    hold_masks(mask, keep, p, shape)
+    inputs = query, key, value, w_query, w_key, w_score
+    check(ARRAYS, D_ADDITIVE, d_output, **check_additive(ARRAYS, inputs, mask, keep, p))
     score = hide(additive_score(query, key, w_query, w_key, w_score), mask)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)
     sees = score != HIDDEN
@@ -196,8 +178,7 @@ def scaled_dot_product_attention(
 
     Two stacked matrix products around a softmax; the score [B H N M] is held whole.
     """
-    at = hold(query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"))
-    hold_masks(mask, keep, p, (at["B"], at["H"], at["N"], at["M"]))
+    at = check_attention(ARRAYS, query, key, value, mask, keep, p)
     return attended(hide(query @ key.mT / sqrt(at["D"]), mask), value, keep, p)
 
 
@@ -216,13 +197,8 @@ def scaled_dot_product_attention_grad(
 
     The chain rule in matrix form, every score and weight recomputed.
     """
-    at = hold(
-        query=(query, "B H N D"),
-        key=(key, "B H M D"),
-        value=(value, "B H M E"),
-        d_output=(d_output, "B H N E"),
-    )
-    hold_masks(mask, keep, p, (at["B"], at["H"], at["N"], at["M"]))
+    at = check_attention(ARRAYS, query, key, value, mask, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **at)
     score = hide(query @ key.mT / sqrt(at["D"]), mask)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)
     d_query, d_key = products_grad(d_score / sqrt(at["D"]), score == HIDDEN, query, key)

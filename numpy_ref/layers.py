@@ -3,7 +3,7 @@ Layers: projections as matrix products around the other chapters; narrow formats
 at a layer's end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -11,8 +11,26 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.arguments import check_draw
+from attnverify.contract.layers import (
+    D_MULTI_HEAD,
+    D_SELF,
+    D_X,
+    X,
+    check_alibi,
+    check_memory_gradients,
+    check_multi_head,
+    check_relative,
+    check_self_attention,
+    check_xl_layer,
+    check_xl_stack,
+)
+from attnverify.contract.masks import check_layer_masks
+from attnverify.contract.shapes import check
+
 from .alibi import get_alibi_biases
-from .attention import Keep, Mask, hold_masks, mask_grad
+from .arrays import ARRAYS
+from .attention import Keep, Mask, mask_grad
 from .hidden_keys import (
     HIDDEN,
     attended,
@@ -24,10 +42,8 @@ from .hidden_keys import (
     weigh,
 )
 from .masks import merge_masks
-from .memory import Mems, hold_gradients, update_mems
+from .memory import Mems, update_mems
 from .projections import (
-    FEED_FORWARD,
-    NORM,
     Parameters,
     feed_forward,
     feed_forward_grad,
@@ -37,7 +53,6 @@ from .projections import (
     layer_norm_grad,
     linear,
     linear_grad,
-    linears,
     projections_grad,
     seen_alone,
     side_by_side,
@@ -51,7 +66,6 @@ from .relative import (
     sinusoidal_positions,
 )
 from .rounding import rounds_once
-from .shapes import hold, hold_heads, hold_layers, hold_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -71,19 +85,9 @@ __all__ = [
 ]
 
 
-SELF = {"w_query": "K F", "w_key": "K F", "w_value": "E F"}
-MULTI_HEAD = linears("q_proj", "k_proj", "v_proj", "out_proj")
+SELF = ("w_query", "w_key", "w_value")
 LABML = ("query.linear", "key.linear", "value.linear", "output")
-ALIBI = linears(*LABML)
-TABLES = {"key_pos_embeddings": "2P H D", "key_pos_bias": "2P H", "query_pos_bias": "H D"}
-RELATIVE = (
-    linears("query.linear", "key.linear", biased=False) | linears("value.linear", "output") | TABLES
-)
-TRANSFORMER_XL = (
-    {"qkv_net.weight": "3F F", "qkv_net.bias": "3F", "u": "H D", "v": "H D"}
-    | linears("r_net", "o_net")
-    | NORM
-)
+TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
 
 
 @rounds_once
@@ -99,9 +103,7 @@ def self_attention(
 
     Three products, then the attention's two.
     """
-    at = hold(x=(x, "B N F"))
-    hold_parameters(parameters, {"F": at["F"]}, SELF)
-    hold_masks(mask, keep, p, (at["B"], at["N"], at["N"]))
+    check_self_attention(ARRAYS, x, parameters, mask, keep, p)
     query, key, value = (x @ parameters[name].T for name in SELF)
     return attended(hide(query @ key.mT / sqrt(key.shape[-1]), mask), value, keep, p)
 
@@ -120,11 +122,8 @@ def self_attention_grad(
 
     The projections recomputed; each weight's gradient is one product over batch and positions.
     """
-    at = hold(x=(x, "B N F"))
-    hold_parameters(parameters, {"F": at["F"]}, SELF)
-    sizes = at | {"E": len(parameters["w_value"])}
-    hold(sizes, d_output=(d_output, "B N E"))
-    hold_masks(mask, keep, p, (at["B"], at["N"], at["N"]))
+    at = check_self_attention(ARRAYS, x, parameters, mask, keep, p)
+    check(ARRAYS, D_SELF, d_output, **at)
     query, key, value = (x @ parameters[name].T for name in SELF)
     root = sqrt(key.shape[-1])
     score = hide(query @ key.mT / root, mask)
@@ -154,17 +153,14 @@ def multi_head_attention(
 
     All heads as one stack; the weights are computed once, for the output and for themselves.
     """
-    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
-    D = hold_heads(at["F"], num_heads)
-    hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
+    at = check_multi_head(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *(at[size] for size in "BHNM"))
     mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
-    hold_merged(attn_mask, key_padding_mask, at, num_heads)
-    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["M"]))
     q, k, v = (
         heads(linear(x, parameters, f"{name}_proj"), num_heads)
         for name, x in {"q": query, "k": key, "v": value}.items()
     )
-    score = hide(q @ k.mT / sqrt(D), mask)
+    score = hide(q @ k.mT / sqrt(q.shape[-1]), mask)
     weights = dropped(weigh(score), keep, p)
     return linear(
         side_by_side(sum_seen(weights, score == -np.inf, v)), parameters, "out_proj"
@@ -191,16 +187,13 @@ def multi_head_attention_grad(
     Projections, scores and weights once more, then product by product back; what arrives at the
     weights joins before the softmax.
     """
-    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
-    root = sqrt(hold_heads(at["F"], num_heads))
-    hold_parameters(parameters, {"F": at["F"]}, MULTI_HEAD)
-    sizes = at | {"H": num_heads}
-    hold(sizes, d_output=(d_output, "B N F"), d_weights=(d_weights, "B H N M"))
+    at = check_multi_head(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check(ARRAYS, D_MULTI_HEAD, d_output, d_weights, **at)
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *(at[size] for size in "BHNM"))
     mask = merge_masks(attn_mask, key_padding_mask, num_heads, query.dtype)
-    hold_merged(attn_mask, key_padding_mask, at, num_heads)
-    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["M"]))
     inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
     q, k, v = (heads(linear(x, parameters, name), num_heads) for name, x in inputs.items())
+    root = sqrt(q.shape[-1])
     score = hide(q @ k.mT / root, mask)
     hidden = score == HIDDEN
     d_attended, d_parameters = linear_grad(
@@ -214,20 +207,6 @@ def multi_head_attention_grad(
     if attn_mask is not None and attn_mask.ndim == 3:
         d_score = d_score.reshape(attn_mask.shape)
     return *d_inputs, in_order(d_parameters, parameters), *mask_grad(d_score, attn_mask)
-
-
-def hold_merged(attn_mask: Any, key_padding_mask: Any, at: Mapping[str, int], H: int) -> None:
-    """merge_masks held the masks to each other; query and key have their say here."""
-    B, N, M = at["B"], at["N"], at["M"]
-    if attn_mask is not None and attn_mask.shape not in [(N, M), (B * H, N, M)]:
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
-            f"{attn_mask.shape}"
-        )
-    if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(
-            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
-        )
 
 
 @rounds_once
@@ -245,7 +224,7 @@ def multi_head_self_attention(
 
     :func:`multi_head_attention` with x three times.
     """
-    hold(x=(x, "B N F"))
+    check(ARRAYS, X, x)
     return multi_head_attention(
         x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -268,7 +247,7 @@ def multi_head_self_attention_grad(
 
     The three gradients of :func:`multi_head_attention_grad` added up.
     """
-    hold(x=(x, "B N F"))
+    check(ARRAYS, X, x)
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
         d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -292,9 +271,7 @@ def relative_multi_head_attention(
 
     Projections around :func:`numpy_ref.relative.learned_relative_attention`.
     """
-    F = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))["F"]
-    D = hold_heads(F, num_heads)
-    hold_parameters(parameters, {"F": F, "H": num_heads, "D": D}, RELATIVE)
+    check_relative(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
     embeddings, bias, query_bias = (parameters[name] for name in TABLES)
     attended_bhnd = attend_learned_relative(
@@ -328,10 +305,8 @@ def relative_multi_head_attention_grad(
 
     Projections around :func:`numpy_ref.relative.learned_relative_attention_grad`.
     """
-    at = hold(query=(query, "B N F"), key=(key, "B M F"), value=(value, "B M F"))
-    hold(at, d_output=(d_output, "B N F"))
-    D = hold_heads(at["F"], num_heads)
-    hold_parameters(parameters, {"F": at["F"], "H": num_heads, "D": D}, RELATIVE)
+    at = check_relative(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check(ARRAYS, D_X, d_output, **at)
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
     tables = (parameters[name] for name in TABLES)
     terms: tuple[Any, ...] = q, k, v, *tables, align, visible, keep, p
@@ -378,15 +353,10 @@ def alibi_multi_head_attention(
 
     Projections around one stacked attention; the biases are those of this call's mask.
     """
-    at = hold(query=(query, "B N F"), key=(key, "B N F"), value=(value, "B N F"))
-    D = hold_heads(at["F"], num_heads)
-    hold_parameters(parameters, {"F": at["F"]}, ALIBI)
-    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["N"]))
+    check_alibi(ARRAYS, (query, key, value), parameters, num_heads, visible, keep, p)
     biases = get_alibi_biases(num_heads, visible, query.dtype)
-    if visible.shape != (at["N"], at["N"]):
-        raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
-    score = hide(q @ k.mT / sqrt(D) + biases, visible)
+    score = hide(q @ k.mT / sqrt(q.shape[-1]) + biases, visible)
     return linear(side_by_side(attended(score, v, keep, p)), parameters, "output")
 
 
@@ -407,15 +377,11 @@ def alibi_multi_head_attention_grad(
 
     Projections around one stacked attention and back; the biases have no gradient.
     """
-    at = hold(query=(query, "B N F"), key=(key, "B N F"), value=(value, "B N F"))
-    hold(at, d_output=(d_output, "B N F"))
-    root = sqrt(hold_heads(at["F"], num_heads))
-    hold_parameters(parameters, {"F": at["F"]}, ALIBI)
-    hold_masks(None, keep, p, (at["B"], num_heads, at["N"], at["N"]))
+    at = check_alibi(ARRAYS, (query, key, value), parameters, num_heads, visible, keep, p)
+    check(ARRAYS, D_X, d_output, **at)
     biases = get_alibi_biases(num_heads, visible, query.dtype)
-    if visible.shape != (at["N"], at["N"]):
-        raise ValueError(f"visible: wanted shape [N N] with N={at['N']}, got {visible.shape}")
     q, k, v = labml_projections(query, key, value, parameters, num_heads)
+    root = sqrt(q.shape[-1])
     score = hide(q @ k.mT / root + biases, visible)
     d_attended, d_parameters = linear_grad(
         d_output, side_by_side(attended(score, v, keep, p)), parameters, "output"
@@ -443,35 +409,18 @@ def transformer_xl_layer(
 
     One product for queries, keys and values; the norm takes two passes.
     """
-    at = hold(x=(x, "B N F")) if mem is None else hold(x=(x, "B N F"), mem=(mem, "B S F"))
-    F, N = at["F"], at["N"]
+    at = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
-    hold({"M": keys.shape[1], "F": F}, position=(position, "M F"))
-    D = hold_heads(F, num_heads)
-    hold_xl_parameters(parameters, {"F": F, "H": num_heads, "D": D})
-    hold_eps(eps)
     q, k, v = (
         heads(part, num_heads) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
     )
     r = heads(linear(position, parameters, "r_net"), num_heads)
     attended_bhnd = attend_transformer_xl(
-        q[:, :, -N:], k, v, r, parameters["u"], parameters["v"], visible, keep, p
+        q[:, :, -at["N"] :], k, v, r, parameters["u"], parameters["v"], visible, keep, p
     )
     y = x + linear(side_by_side(attended_bhnd), parameters, "o_net")
     norm = parameters["layer_norm.weight"], parameters.get("layer_norm.bias"), eps
     return feed_forward(layer_norm(y, *norm), parameters, eps)
-
-
-def hold_xl_parameters(parameters: Any, known: Mapping[str, int]) -> None:
-    """Hold a layer's mapping to its names; one of the feed-forward's asks for all of these."""
-    names = parameters if isinstance(parameters, Mapping) else {}
-    option = FEED_FORWARD if any(str(name)[:3] == "ff_" for name in names) else {}
-    hold_parameters(parameters, known, TRANSFORMER_XL | option)
-
-
-def hold_eps(eps: Any) -> None:
-    if not isinstance(eps, (int, float)) or not eps >= 0:
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
 
 
 @rounds_once
@@ -492,14 +441,10 @@ def transformer_xl_layer_grad(
 
     Forward once more; the three parts of qkv_net have a gradient each, and are joined.
     """
-    at = hold(x=(x, "B N F")) if mem is None else hold(x=(x, "B N F"), mem=(mem, "B S F"))
-    hold({name: at[name] for name in "BNF"}, d_output=(d_output, "B N F"))
-    B, N, F, H = at["B"], at["N"], at["F"], num_heads
+    at = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)
+    check(ARRAYS, D_X, d_output, **at)
+    B, H, N, M = (at[size] for size in "BHNM")
     whole = x if mem is None else np.concatenate([mem, x], axis=1)
-    M = whole.shape[1]
-    hold({"M": M, "F": F}, position=(position, "M F"))
-    hold_xl_parameters(parameters, {"F": F, "H": H, "D": hold_heads(F, H)})
-    hold_eps(eps)
     q, k, v = (heads(part, H) for part in np.split(linear(whole, parameters, "qkv_net"), 3, -1))
     r = heads(linear(position, parameters, "r_net"), H)
     row_biases = parameters["u"], parameters["v"]
@@ -554,13 +499,9 @@ def transformer_xl(
 
     Layer after layer in the wide format; hidden states and memory are rounded together, at the end.
     """
-    at = hold(x=(x, "B N F"))
-    hold_layers("parameters", parameters)
-    if mems is not None:
-        hold_layers("mems", mems, len(parameters))
-        at = hold(at, **{f"mems.{layer}": (mem, "B S F") for layer, mem in enumerate(mems)})
-    position = sinusoidal_positions(at.get("S", 0) + at["N"], at["F"], x.dtype)
-    hold_masks(None, keep, p, (len(parameters), at["B"], num_heads, at["N"], len(position)))
+    at = check_xl_stack(ARRAYS, x, parameters, mems)
+    position = sinusoidal_positions(at["M"], at["F"], x.dtype)
+    check_draw(ARRAYS, keep, p, (len(parameters), at["B"], num_heads, at["N"], at["M"]))
     hids, draws = [x], each_draw(keep, len(parameters))
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]
@@ -588,10 +529,10 @@ def transformer_xl_grad(
     Layer after layer forward, and back through each of them from its input; wide in between.
     """
     _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
-    hold(hold(x=(x, "B N F")), d_output=(d_output, "B N F"))
-    hold_gradients(d_new_mems, new_mems)
-    S = 0 if mems is None else mems[0].shape[1]
-    position = sinusoidal_positions(S + x.shape[1], x.shape[2], x.dtype)
+    at = check_xl_stack(ARRAYS, x, parameters, mems)
+    check(ARRAYS, D_X, d_output, **at)
+    check_memory_gradients(ARRAYS, d_new_mems, new_mems)
+    position = sinusoidal_positions(at["M"], at["F"], x.dtype)
     inputs: list[tuple[Any, ...]] = []
     hidden, draws = x, each_draw(keep, len(parameters))
     for layer, weights in enumerate(parameters):

@@ -9,23 +9,6 @@ from numpy import ndarray
 Parameters = Mapping[str, ndarray]
 
 
-def linears(*names: str, biased: bool = True) -> dict[str, str]:
-    """The parameters of square projections, and their axes."""
-    weights = {f"{name}.weight": "F F" for name in names}
-    return weights | {f"{name}.bias": "F" for name in names if biased}
-
-
-NORM = {"layer_norm.weight": "F", "layer_norm.bias": "F"}
-FEED_FORWARD = {
-    "ff_in.weight": "I F",
-    "ff_in.bias": "I",
-    "ff_out.weight": "F I",
-    "ff_out.bias": "F",
-    "ff_norm.weight": "F",
-    "ff_norm.bias": "F",
-}
-
-
 def linear(x: ndarray, parameters: Parameters, name: str) -> ndarray:
     y: ndarray = x @ parameters[f"{name}.weight"].T
     bias = parameters.get(f"{name}.bias")

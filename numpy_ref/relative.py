@@ -13,11 +13,21 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from .attention import Keep, hold_draw
+from attnverify.contract.arguments import check_even, check_sizes
+from attnverify.contract.attention import (
+    D_HEADS,
+    D_PRODUCTS,
+    check_learned,
+    check_transformer_xl,
+    check_visible_heads,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
+from .attention import Keep
 from .hidden_keys import HIDDEN, attended, attended_grad, hide, products_grad
 from .masks import causal_mask
 from .rounding import float_dtype, rounds_once
-from .shapes import hold, hold_integer, hold_mask
 from .shifts import rel_shift, rel_shift_grad
 
 __all__ = [
@@ -41,10 +51,8 @@ def sinusoidal_positions(M: int, F: int, dtype: Any = "float64") -> Float[ndarra
 
     An outer product of distances and frequencies in float64, rounded once to ``dtype``.
     """
-    hold_integer("M", M)
-    hold_integer("F", F)
-    if F % 2:
-        raise ValueError(f"F: wanted an even width, got {F}")
+    check_sizes(ARRAYS, M=M, F=F)
+    check_even(F)
     angle = np.outer(np.arange(M)[::-1], np.power(1e4, -np.arange(0, F, 2) / F))
     positions = np.empty((M, F), float_dtype(dtype))
     positions[:, : F // 2], positions[:, F // 2 :] = np.sin(angle), np.cos(angle)
@@ -73,15 +81,8 @@ def spread(y: Float[ndarray, "... N M"], fill: float | bool) -> Float[ndarray, "
 
 def hide_behind(score: Float[ndarray, "B H N M"], visible: Visible) -> Float[ndarray, "B H N M"]:
     """Hide the keys that lie behind their query, and those that ``visible`` hides."""
-    hold_mask("visible", visible, score.shape)
     causal = causal_mask(*score.shape[-2:])
     return hide(score, causal if visible is None else causal & visible)
-
-
-def hold_heads_of(query: Any, key: Any, value: Any, **d_output: tuple[Any, str]) -> dict[str, Any]:
-    return hold(
-        query=(query, "B H N D"), key=(key, "B H M D"), value=(value, "B H M E"), **d_output
-    )
 
 
 @rounds_once
@@ -97,13 +98,7 @@ def transformer_xl_score(
 
     Two stacked products, the second moved by :func:`numpy_ref.shifts.rel_shift`.
     """
-    at = hold(
-        query=(query, "B H N D"),
-        key=(key, "B H M D"),
-        position=(position, "H M D"),
-        u=(u, "H D"),
-        v=(v, "H D"),
-    )
+    at = check_transformer_xl(ARRAYS, query, key, position, u, v)
     content = (query + u[:, None]) @ key.mT
     return (content + rel_shift((query + v[:, None]) @ position.mT)) / sqrt(at["D"])
 
@@ -122,14 +117,8 @@ def transformer_xl_score_grad(
 
     The gradient moved back by :func:`numpy_ref.shifts.rel_shift_grad`, then four stacked products.
     """
-    at = hold(
-        query=(query, "B H N D"),
-        key=(key, "B H M D"),
-        position=(position, "H M D"),
-        u=(u, "H D"),
-        v=(v, "H D"),
-        d_output=(d_output, "B H N M"),
-    )
+    at = check_transformer_xl(ARRAYS, query, key, position, u, v)
+    check(ARRAYS, D_PRODUCTS, d_output, **at)
     g = d_output / sqrt(at["D"])
     (by_row,) = rel_shift_grad(g, g)
     d_content, d_distance = g @ key, by_row @ position
@@ -172,10 +161,8 @@ def attend_transformer_xl(
     p: float = 0.0,
 ) -> Float[ndarray, "B H N E"]:
     """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
-    hold_heads_of(query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
     score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
-    hold_mask("keep", keep, score.shape)
-    hold_draw(keep, p)
     return attended(score, value, keep, p)
 
 
@@ -212,10 +199,9 @@ def attend_transformer_xl_grad(
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
-    hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
+    at = check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **at)
     score = hide_behind(transformer_xl_score(query, key, position, u, v), visible)
-    hold_mask("keep", keep, score.shape)
-    hold_draw(keep, p)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)
     M, D = key.shape[2:]
     d_score, hidden = d_score / sqrt(D), score == HIDDEN
@@ -242,23 +228,9 @@ def table_slice(
     align: Any,
 ) -> slice:
     """The N + M - 1 rows of the tables that some pair reads, the farthest past first."""
-    tables = {
-        "key_pos_embeddings": (key_pos_embeddings, "2P H D"),
-        "key_pos_bias": (key_pos_bias, "2P H"),
-    }
-    at = hold(
-        query=(query, "B H N D"),
-        key=(key, "B H M D"),
-        **tables,
-        query_pos_bias=(query_pos_bias, "H D"),
-    )
-    if not (isinstance(align, str) and align in ("end", "start")):
-        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    at = check_learned(ARRAYS, query, key, tables, align)
     N, M, P = at["N"], at["M"], at["P"]
-    if max(N, M) > P:
-        raise ValueError(
-            f"key_pos_embeddings: wanted 2P rows with P of at least N={N} and M={M}, got P={P}"
-        )
     first = P - M + 1 if align == "end" else P - N + 1
     return slice(first, first + N + M - 1)
 
@@ -301,11 +273,8 @@ def learned_relative_score_grad(
     products.
     """
     rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    hold(
-        query=(query, "B H N D"),
-        key=(key, "B H M D"),
-        d_output=(d_output, "B H N M"),
-    )
+    B, H, N, M = (*query.shape[:3], key.shape[2])
+    check(ARRAYS, D_PRODUCTS, d_output, B=B, H=H, N=N, M=M)
     g = d_output / sqrt(query.shape[-1])
     d_row, d_content = spread(g, 0), g @ key
     d_embeddings, d_bias = np.zeros_like(key_pos_embeddings), np.zeros_like(key_pos_bias)
@@ -350,13 +319,10 @@ def attend_learned_relative(
     p: float = 0.0,
 ) -> Float[ndarray, "B H N E"]:
     """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
-    hold_heads_of(query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
-    hold_mask("visible", visible, score.shape)
-    hold_mask("keep", keep, score.shape)
-    hold_draw(keep, p)
     return attended(hide(score, visible), value, keep, p)
 
 
@@ -405,15 +371,13 @@ def attend_learned_relative_grad(
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
-    hold_heads_of(query, key, value, d_output=(d_output, "B H N E"))
+    at = check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **at)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
-    hold_mask("visible", visible, score.shape)
     rows = table_slice(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     score = hide(score, visible)
-    hold_mask("keep", keep, score.shape)
-    hold_draw(keep, p)
     d_score, d_value = attended_grad(d_output, score, value, keep, p)
     d_score, hidden = d_score / sqrt(query.shape[-1]), score == HIDDEN
     d_content, d_key = products_grad(d_score, hidden, query + query_pos_bias[:, None], key)

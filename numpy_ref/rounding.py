@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numpy as np
 from numpy import ndarray
 
-from .shapes import is_float
+from .arrays import is_float
 
 __all__ = ["float_dtype", "rounds_once"]
 
@@ -80,3 +80,27 @@ def float_dtype(dtype: Any) -> np.dtype[Any]:
     if not is_float(np.empty(0, found)):
         raise ValueError(f"dtype: wanted a float dtype or its name, got {dtype!r}")
     return found
+
+
+def keeps_wide(*places: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """
+    Widen narrow arguments, compute, and round the results to the narrowest format among them; those
+    at these places, a log-sum-exp or its gradient, stay at least float32.
+    """
+
+    def around(operation: Callable[P, R]) -> Callable[P, R]:
+        @wraps(operation)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with np.errstate(all="ignore"):
+                formats = {array.dtype for array in float_arrays([args, kwargs])}
+                narrow = min(formats, key=lambda dtype: dtype.itemsize, default=np.dtype(float))
+                results = cast(Any, operation)(*each(widened, args), **each(widened, kwargs))
+                rounded = (
+                    x if place in places else x.astype(narrow, copy=False)
+                    for place, x in enumerate(results)
+                )
+                return cast(R, tuple(rounded))
+
+        return run
+
+    return around

@@ -6,8 +6,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from attnverify.contract.attention import ADDITIVE_SCORE, D_SCORE, SCALED_SCORE
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .rounding import rounds_once
-from .shapes import hold
 
 __all__ = [
     "additive_score",
@@ -32,13 +35,7 @@ def additive_score(
 
     Projects first, then broadcasts a block of queries against all keys.
     """
-    hold(
-        query=(query, "... N Q"),
-        key=(key, "... M K"),
-        w_query=(w_query, "A Q"),
-        w_key=(w_key, "A K"),
-        w_score=(w_score, "A"),
-    )
+    check(ARRAYS, ADDITIVE_SCORE, query, key, w_query, w_key, w_score)
     q, k = query @ w_query.T, key @ w_key.T
     blocks = [hidden_layer(q[..., rows, :], k) @ w_score for rows in row_blocks(q, k)]
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-2)
@@ -64,8 +61,8 @@ def scaled_dot_product_score(
 
     One stacked matrix product: a key that is not finite stays in its own column.
     """
-    D = hold(query=(query, "... N D"), key=(key, "... M D"))["D"]
-    return query @ key.mT / sqrt(D)
+    at = check(ARRAYS, SCALED_SCORE, query, key)
+    return query @ key.mT / sqrt(at["D"])
 
 
 @rounds_once
@@ -83,13 +80,7 @@ def additive_score_grad(
     The leading axes as one; the hidden layer is recomputed in blocks, and its gradient summed over
     keys and over queries before any projection.
     """
-    weights = {"w_query": (w_query, "A Q"), "w_key": (w_key, "A K"), "w_score": (w_score, "A")}
-    hold(
-        query=(query, "... N Q"),
-        key=(key, "... M K"),
-        **weights,
-        d_output=(d_output, "... N M"),
-    )
+    check(ARRAYS, ADDITIVE_SCORE + D_SCORE, query, key, w_query, w_key, w_score, d_output)
     d, q, k = (x.reshape(-1, *x.shape[-2:]) for x in (d_output, query, key))
     sees = np.ones(d.shape, bool)
     d_q, d_k, d_w_score = layer_grad(d, sees, q @ w_query.T, k @ w_key.T, w_score)
@@ -137,6 +128,6 @@ def scaled_dot_product_score_grad(
 
     Two stacked matrix products, scaled after them.
     """
-    at = hold(query=(query, "... N D"), key=(key, "... M D"), d_output=(d_output, "... N M"))
+    at = check(ARRAYS, SCALED_SCORE + D_SCORE, query, key, d_output)
     root = sqrt(at["D"])
     return d_output @ key / root, d_output.mT @ query / root

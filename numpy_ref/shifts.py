@@ -6,7 +6,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from .shapes import hold
+from attnverify.contract.attention import D_SCORE, SHIFTED
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 
 __all__ = ["rel_shift", "rel_shift_grad", "shift_right", "shift_right_grad"]
 
@@ -17,7 +20,7 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     A zero column behind, two reshapes and a slice; any dtype moves as its own bits.
     """
-    hold(x=(x, "... N M"))
+    check(ARRAYS, SHIFTED, x)
     *lead, N, M = x.shape
     padded = np.zeros((*lead, N, M + 1), x.dtype)
     padded[..., :M] = x
@@ -30,7 +33,7 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
 
     A zero column in front, two reshapes and a slice; any dtype moves as its own bits.
     """
-    hold(x=(x, "... N M"))
+    check(ARRAYS, SHIFTED, x)
     *lead, N, M = x.shape
     padded = np.zeros((*lead, N, M + 1), x.dtype)
     padded[..., 1:] = x
@@ -45,7 +48,7 @@ def shift_right_grad(
 
     The same two reshapes backwards: what was sliced off is zero, the padded column is dropped.
     """
-    hold(x=(x, "... N M"), d_output=(d_output, "... N M"))
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     return (unpadded(d_output, slice(None, -x.shape[-2]), slice(None, -1)),)
 
 
@@ -57,7 +60,7 @@ def rel_shift_grad(
 
     The same two reshapes backwards: what was sliced off is zero, the padded column is dropped.
     """
-    hold(x=(x, "... N M"), d_output=(d_output, "... N M"))
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     return (unpadded(d_output, slice(x.shape[-2], None), slice(1, None)),)
 
 

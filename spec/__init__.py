@@ -3,11 +3,11 @@ The specification: what every attention operation is, in NumPy that reads like t
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
-:mod:`memory`, :mod:`layers`.
+:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`rotary`.
 
 Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
-test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I, and
-True in ``visible`` means "may attend".
+test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I C G R
+T U, and True in ``visible`` means "may attend".
 """
 
 from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
@@ -20,6 +20,12 @@ from .attention import (
     scaled_dot_product_attention_grad,
     softmax,
     softmax_grad,
+)
+from .grouped import (
+    grouped_attention,
+    grouped_attention_grad,
+    merge_attention,
+    merge_attention_grad,
 )
 from .layers import (
     alibi_multi_head_attention,
@@ -37,8 +43,9 @@ from .layers import (
     transformer_xl_layer,
     transformer_xl_layer_grad,
 )
-from .masks import causal_mask, merge_masks
+from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
+from .packed import packed_attention, packed_attention_grad
 from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
@@ -50,6 +57,7 @@ from .relative import (
     transformer_xl_score,
     transformer_xl_score_grad,
 )
+from .rotary import rotary_embedding, rotary_embedding_grad
 from .scores import (
     additive_score,
     additive_score_grad,
@@ -72,20 +80,28 @@ __all__ = [
     "dropout_grad",
     "get_alibi_biases",
     "get_slopes",
+    "grouped_attention",
+    "grouped_attention_grad",
     "init_mems",
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",
     "learned_relative_score_grad",
+    "merge_attention",
+    "merge_attention_grad",
     "merge_masks",
     "multi_head_attention",
     "multi_head_attention_grad",
     "multi_head_self_attention",
     "multi_head_self_attention_grad",
+    "packed_attention",
+    "packed_attention_grad",
     "rel_shift",
     "rel_shift_grad",
     "relative_multi_head_attention",
     "relative_multi_head_attention_grad",
+    "rotary_embedding",
+    "rotary_embedding_grad",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_grad",
     "scaled_dot_product_score",
@@ -107,4 +123,5 @@ __all__ = [
     "transformer_xl_score_grad",
     "update_mems",
     "update_mems_grad",
+    "visible_keys",
 ]

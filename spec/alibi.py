@@ -7,10 +7,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.arguments import check_integer
+from attnverify.contract.attention import D_HEADS, check_visible_heads
+from attnverify.contract.masks import check_visible
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .attention import attend, attend_grad, masked, products_grad
 from .relative import Visible, causal_and
 from .scores import scaled_dot_product_score
-from .shapes import check, check_integer, kind
 
 __all__ = ["alibi_attention", "alibi_attention_grad", "get_alibi_biases", "get_slopes"]
 
@@ -38,7 +43,7 @@ def get_slopes(n_heads: int) -> Float[ndarray, "H"]:
     Erratum: labml's ALiBi page (seed 004) speaks of the closest power of two, which for 7 heads
     were 8; its code takes 4, as its next sentence says.
     """
-    check_integer("n_heads", n_heads)
+    check_integer(ARRAYS, "n_heads", n_heads)
     n = 2 ** (int(n_heads).bit_length() - 1)
     first = [2 ** (-8 * (h + 1) / n) for h in range(n)]
     others = [2 ** (-4 * (2 * h + 1) / n) for h in range(n_heads - n)]
@@ -69,17 +74,8 @@ def get_alibi_biases(n_heads: int, visible: Bool[ndarray, "N M"]) -> Float[ndarr
     mask is causal; its code counts visible keys, another bias under any mask that is not purely
     causal.
     """
-    check_visible(visible)
+    check_visible(ARRAYS, visible)
     return get_slopes(n_heads)[:, None, None] * np.cumsum(visible, axis=-1)
-
-
-def check_visible(visible: object) -> None:
-    if not (isinstance(visible, ndarray) and visible.dtype == bool):
-        raise ValueError(f"visible: wanted a boolean array [N M], got {kind(visible)}")
-    if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(
-            f"visible: wanted shape [N M] with sizes of at least 1, got {visible.shape}"
-        )
 
 
 def alibi_attention(
@@ -116,7 +112,7 @@ def alibi_attention(
     later mask that is not longer. Its text asks for a causal mask because its biases count visible
     keys (:func:`get_alibi_biases`, clause 2).
     """
-    check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible)
     return attend(alibi_score(query, key), value, causal_and(visible, query, key))
 
 
@@ -152,13 +148,7 @@ def alibi_attention_grad(
     >>> [x.item() for x in alibi_attention_grad(np.ones((1, 1, 1, 1)), query, key, value)]
     [0.0, 0.0, 1.0]
     """
-    check(
-        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
-        query,
-        key,
-        value,
-        d_output,
-    )
+    check(ARRAYS, D_HEADS, d_output, **check_visible_heads(ARRAYS, query, key, value, visible))
     score = alibi_score(query, key)
     _, seen = masked(score, causal_and(visible, query, key))
     d_score, d_value = attend_grad(d_output, score, value, seen)

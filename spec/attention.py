@@ -2,14 +2,24 @@
 Attention: from scores to weights, and from weights to the mean of the values that they ask for.
 """
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.attention import (
+    D_ADDITIVE,
+    D_HEADS,
+    D_SCORE,
+    D_WEIGHTS,
+    check_additive,
+    check_attention,
+    check_dropout,
+    check_softmax,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .scores import additive_score, scaled_dot_product_score
-from .shapes import check, check_mask
 
 __all__ = [
     "additive_attention",
@@ -67,7 +77,7 @@ def softmax(score: Float[ndarray, "... N M"], mask: Mask = None) -> Float[ndarra
     gradient by every value (pytorch #103963; an example mask of seed 001 hides a whole row). Adding
     ``mask * 1e-9`` (for -1e9) hides nothing (cyobero/datascience and eight more files; seed 003).
     """
-    check("score [... N M]", score)
+    check_softmax(ARRAYS, score, mask)
     score, visible = masked(score, mask)
     weights = np.zeros_like(score)
     for row in np.ndindex(score.shape[:-1]):
@@ -98,7 +108,7 @@ def softmax_grad(
     Source: Bridle 1990, by the chain rule; rows without keys: this project's choice, and that
     of PyTorch's attention.
     """
-    check("score [... N M], d_output [... N M]", score, d_output)
+    check(ARRAYS, D_SCORE, d_output, **check_softmax(ARRAYS, score, mask))
     weights, (_, visible) = softmax(score, mask), masked(score, mask)
     d_score = np.zeros_like(score)
     for row in np.ndindex(score.shape[:-1]):
@@ -110,7 +120,6 @@ def softmax_grad(
 
 def masked(score: ndarray, mask: Mask) -> tuple[ndarray, ndarray]:
     """The score with a float mask added, and which keys each row sees (softmax, clause 2)."""
-    check_mask("mask", mask, score.shape, float_too=True)
     visible = np.ones(score.shape, bool)
     if mask is not None and mask.dtype == bool:
         visible = visible & mask
@@ -136,12 +145,7 @@ def dropout(weights: Float[ndarray, "..."], keep: Keep, p: float) -> Float[ndarr
 
     Source: Srivastava et al. 2014; ``torch.nn.Dropout`` (seed 001, section 2.3).
     """
-    if not (isinstance(p, (int, float)) and 0 <= p < 1):
-        raise ValueError(f"p: wanted a number with 0 <= p < 1, got {p!r}")
-    if keep is None and p > 0:
-        raise ValueError(f"keep: wanted a boolean array because p is {p}, got None")
-    check("weights [...]", weights)
-    check_mask("keep", keep, weights.shape)
+    check_dropout(ARRAYS, weights, keep, p)
     return np.where(True if keep is None else keep, weights / (1 - p), 0.0)
 
 
@@ -155,13 +159,16 @@ def dropout_grad(
               \end{cases}
 
     1. Dropout is linear: the weights themselves play no part.
+    2. What is dropped is left out, not multiplied by 0: its gradient is 0 even where
+       :math:`\bar y / (1 - p)` would overflow. Within an attention that is an intermediate number
+       which leaves its format, so that nothing is said of the row.
 
     >>> dropout_grad(np.ones(3), np.zeros(3), np.array([True, False, True]), p=0.75)[0]
     array([4., 0., 4.])
 
     Source: Srivastava et al. 2014, section 5.1.
     """
-    check("weights [...], d_output [...]", weights, d_output)
+    check(ARRAYS, D_WEIGHTS, d_output, **check_dropout(ARRAYS, weights, keep, p))
     return (dropout(d_output, keep, p),)
 
 
@@ -291,9 +298,8 @@ def additive_attention(
 
     Source: Bahdanau et al. 2015 (seed 001, section 2.3).
     """
-    check_additive(query, key, value, w_query, w_key, w_score)
-    check_mask("mask", mask, scores_shape(query, key), float_too=True)
-    check_mask("keep", keep, scores_shape(query, key))
+    inputs = query, key, value, w_query, w_key, w_score
+    check_additive(ARRAYS, inputs, mask, keep, p)
     return attend(additive_score(query, key, w_query, w_key, w_score), value, mask, keep, p)
 
 
@@ -336,8 +342,8 @@ def additive_attention_grad(
     >>> d_query.ravel().tolist(), d_key.ravel().tolist()
     ([0.0], [-0.5, 0.5])
     """
-    check_additive(query, key, value, w_query, w_key, w_score)
-    check("query [B N Q], value [B M E], d_output [B N E]", query, value, d_output)
+    inputs = query, key, value, w_query, w_key, w_score
+    check(ARRAYS, D_ADDITIVE, d_output, **check_additive(ARRAYS, inputs, mask, keep, p))
     score = additive_score(query, key, w_query, w_key, w_score)
     d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
     d_query, d_key, d_w_query, d_w_key, d_w_score = (
@@ -352,13 +358,6 @@ def additive_attention_grad(
         d_w_query += np.outer(d_z, query[b, i])
         d_w_key += np.outer(d_z, key[b, j])
     return d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, *mask_grad(d_score, mask)
-
-
-def check_additive(
-    query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any
-) -> None:
-    pattern = "query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]"
-    check(pattern, query, key, value, w_query, w_key, w_score)
 
 
 def scores_shape(query: ndarray, key: ndarray) -> tuple[int, ...]:
@@ -400,9 +399,7 @@ def scaled_dot_product_attention(
 
     Source: Vaswani et al. 2017, section 3.2.1 (seed 001, section 2.3).
     """
-    check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
-    check_mask("mask", mask, scores_shape(query, key), float_too=True)
-    check_mask("keep", keep, scores_shape(query, key))
+    check_attention(ARRAYS, query, key, value, mask, keep, p)
     return attend(scaled_dot_product_score(query, key), value, mask, keep, p)
 
 
@@ -436,13 +433,7 @@ def scaled_dot_product_attention_grad(
     >>> d_query.ravel().tolist(), d_key.ravel().tolist(), d_value.ravel().tolist()
     ([0.0], [-1.0, 1.0], [0.5, 0.5])
     """
-    check(
-        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
-        query,
-        key,
-        value,
-        d_output,
-    )
+    check(ARRAYS, D_HEADS, d_output, **check_attention(ARRAYS, query, key, value, mask, keep, p))
     score = scaled_dot_product_score(query, key)
     d_score, d_value = attend_grad(d_output, score, value, mask, keep, p)
     d_query, d_key = products_grad(

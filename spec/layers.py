@@ -7,14 +7,32 @@ nobody knows is refused. The batch comes first here, always. A module of torch_i
 own ``state_dict`` equals the function of the same name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.arguments import check_draw
+from attnverify.contract.layers import (
+    D_MULTI_HEAD,
+    D_SELF,
+    D_X,
+    X,
+    check_alibi,
+    check_memory_gradients,
+    check_multi_head,
+    check_relative,
+    check_self_attention,
+    check_xl_layer,
+    check_xl_stack,
+)
+from attnverify.contract.masks import check_layer_masks
+from attnverify.contract.shapes import check
+
 from .alibi import get_alibi_biases
+from .arrays import ARRAYS
 from .attention import (
     Keep,
     Mask,
@@ -26,8 +44,9 @@ from .attention import (
     products_grad,
     softmax,
 )
+from .domains import Align, Eps, MemoryLength
 from .masks import merge_masks
-from .memory import Mems, check_list_of_gradients, update_mems
+from .memory import Mems, update_mems
 from .projections import (
     Parameters,
     feed_forward,
@@ -51,7 +70,6 @@ from .relative import (
     sinusoidal_positions,
 )
 from .scores import scaled_dot_product_score
-from .shapes import check, check_heads, check_list, check_mask, check_parameters
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -95,8 +113,7 @@ def self_attention(
 
     Source: Vaswani et al. 2017, section 3.2.1, with one head (seed 001, section 3).
     """
-    check("x [B N F]", x)
-    check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
+    check_self_attention(ARRAYS, x, parameters, mask, keep, p)
     query, key, value = (
         np.einsum("bnf,gf->bng", x, parameters[name]) for name in ("w_query", "w_key", "w_value")
     )
@@ -135,9 +152,8 @@ def self_attention_grad(
 
     Source: Vaswani et al. 2017, section 3.2.1, by the chain rule.
     """
-    check("x [B N F]", x)
-    check_parameters(SELF_ATTENTION, parameters, F=x.shape[-1])
-    check("x [B N F], d_output [B N E]", x, d_output, E=len(parameters["w_value"]))
+    at = check_self_attention(ARRAYS, x, parameters, mask, keep, p)
+    check(ARRAYS, D_SELF, d_output, **at)
     names = ("w_query", "w_key", "w_value")
     query, key, value = (np.einsum("bnf,gf->bng", x, parameters[name]) for name in names)
     score = scaled_dot_product_score(query, key)
@@ -149,9 +165,6 @@ def self_attention_grad(
     d_x = sum(np.einsum("bng,gf->bnf", d, parameters[name]) for name, d in d_projected.items())
     d_parameters = {name: np.einsum("bng,bnf->gf", d, x) for name, d in d_projected.items()}
     return d_x, {name: d_parameters[name] for name in parameters}, *mask_grad(d_score, mask)
-
-
-SELF_ATTENTION = "w_query [K F], w_key [K F], w_value [E F]"
 
 
 def multi_head_attention(
@@ -198,14 +211,12 @@ def multi_head_attention(
 
     Source: Vaswani et al. 2017, section 3.2.2 (seed 001, section 4).
     """
-    check("query [B N F], key [B M F], value [B M F]", query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
+    check_multi_head(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
     names = {"q_proj": query, "k_proj": key, "v_proj": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
     score = scaled_dot_product_score(q, k)
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *score.shape)
     mask = merge_masks(attn_mask, key_padding_mask, num_heads)
-    check_masks(attn_mask, key_padding_mask, *score.shape)
     attended = merge_heads(attend(score, v, mask, keep, p))
     return linear(attended, parameters, "out_proj"), dropout(softmax(score, mask), keep, p)
 
@@ -258,25 +269,13 @@ def multi_head_attention_grad(
 
     Source: Vaswani et al. 2017, section 3.2.2, by the chain rule.
     """
-    check("query [B N F], key [B M F], value [B M F]", query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
+    at = check_multi_head(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check(ARRAYS, D_MULTI_HEAD, d_output, d_weights, **at)
     inputs = {"q_proj": query, "k_proj": key, "v_proj": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in inputs.items())
     score = scaled_dot_product_score(q, k)
-    B, H, N, M = score.shape
-    check(
-        "d_output [B N F], d_weights [B H N M]",
-        d_output,
-        d_weights,
-        B=B,
-        H=H,
-        N=N,
-        M=M,
-        F=query.shape[-1],
-    )
+    check_layer_masks(ARRAYS, attn_mask, key_padding_mask, *score.shape)
     mask = merge_masks(attn_mask, key_padding_mask, num_heads)
-    check_masks(attn_mask, key_padding_mask, *score.shape)
     visible = masked(score, mask)[1]
     attended = merge_heads(attend(score, v, mask, keep, p))
     d_attended, d_out_proj = linear_grad(d_output, attended, parameters, "out_proj")
@@ -289,28 +288,8 @@ def multi_head_attention_grad(
     d_value, d_v_proj = linear_grad(merge_heads(d_v), present(value, visible), parameters, "v_proj")
     d_parameters = d_q_proj | d_k_proj | d_v_proj | d_out_proj
     per_head = attn_mask is not None and attn_mask.ndim == 3
-    d_mask = mask_grad(d_score.reshape(-1, N, M) if per_head else d_score, attn_mask)
+    d_mask = mask_grad(d_score.reshape(-1, *score.shape[2:]) if per_head else d_score, attn_mask)
     return d_query, d_key, d_value, in_order(d_parameters, parameters), *d_mask
-
-
-MULTI_HEAD = ", ".join(
-    f"{name}.weight [F F], {name}.bias? [F]" for name in ("q_proj", "k_proj", "v_proj", "out_proj")
-)
-
-
-def check_masks(attn_mask: Any, key_padding_mask: Any, B: int, H: int, N: int, M: int) -> None:
-    """
-    The masks agree with each other (merge_masks); hold them to the sizes of query and key too.
-    """
-    if attn_mask is not None and attn_mask.shape not in ((N, M), (B * H, N, M)):
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
-            f"{attn_mask.shape}"
-        )
-    if key_padding_mask is not None and key_padding_mask.shape != (B, M):
-        raise ValueError(
-            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got {key_padding_mask.shape}"
-        )
 
 
 def multi_head_self_attention(
@@ -341,7 +320,7 @@ def multi_head_self_attention(
 
     Source: Vaswani et al. 2017, section 3.2.3 (seed 001, section 4.4).
     """
-    check("x [B N F]", x)
+    check(ARRAYS, X, x)
     return multi_head_attention(
         x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -382,7 +361,7 @@ def multi_head_self_attention_grad(
 
     Source: the forward operation (seed 001, section 4.4), by the chain rule.
     """
-    check("x [B N F]", x)
+    check(ARRAYS, X, x)
     d_query, d_key, d_value, *rest = multi_head_attention_grad(
         d_output, d_weights, x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -395,7 +374,7 @@ def relative_multi_head_attention(
     value: Float[ndarray, "B M F"],
     parameters: Parameters,
     num_heads: int,
-    align: str,
+    align: Align,
     visible: Visible = None,
     keep: Keep = None,
     p: float = 0.0,
@@ -432,10 +411,7 @@ def relative_multi_head_attention(
     Source: labml-nn, ``transformers/xl/relative_mha.py`` and ``transformers/mha.py``; its Chinese
     and English pages (seeds 000 and 002).
     """
-    check("query [B N F], key [B M F], value [B M F]", query, key, value)
-    F = query.shape[-1]
-    check_heads(F, num_heads)
-    check_parameters(RELATIVE, parameters, F=F, H=num_heads, D=F // num_heads)
+    check_relative(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
     embeddings, bias, query_bias = (
@@ -454,7 +430,7 @@ def relative_multi_head_attention_grad(
     value: Float[ndarray, "B M F"],
     parameters: Parameters,
     num_heads: int,
-    align: str,
+    align: Align,
     visible: Visible = None,
     keep: Keep = None,
     p: float = 0.0,
@@ -493,11 +469,8 @@ def relative_multi_head_attention_grad(
 
     Source: labml-nn, ``transformers/xl/relative_mha.py``, by the chain rule.
     """
-    check("query [B N F], key [B M F], value [B M F]", query, key, value)
-    check("query [B N F], d_output [B N F]", query, d_output)
-    F = query.shape[-1]
-    check_heads(F, num_heads)
-    check_parameters(RELATIVE, parameters, F=F, H=num_heads, D=F // num_heads)
+    at = check_relative(ARRAYS, (query, key, value), parameters, num_heads, keep, p)
+    check(ARRAYS, D_X, d_output, **at)
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
     tables = {
@@ -522,13 +495,6 @@ def relative_multi_head_attention_grad(
 def seen_pairs(visible: Visible, q: ndarray, k: ndarray) -> Bool[ndarray, "B H N M"]:
     """Which pairs of queries and keys in heads see each other."""
     return np.broadcast_to(True if visible is None else visible, (*q.shape[:-1], k.shape[-2]))
-
-
-RELATIVE = (
-    "query.linear.weight [F F], key.linear.weight [F F], value.linear.weight [F F], "
-    "value.linear.bias? [F], output.weight [F F], "
-    "output.bias? [F], key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
-)
 
 
 def alibi_multi_head_attention(
@@ -574,16 +540,10 @@ def alibi_multi_head_attention(
     at least as long, whatever its mask was. It describes a mask [N N B] and asserts that its last
     axis is 1.
     """
-    check("query [B N F], key [B N F], value [B N F]", query, key, value)
-    B, N, F = query.shape
-    check_heads(F, num_heads)
-    check_parameters(ALIBI, parameters, F=F)
-    biases = get_alibi_biases(num_heads, visible)
-    if visible.shape != (N, N):
-        raise ValueError(f"visible: wanted shape [N N] with N={N}, got {visible.shape}")
+    check_alibi(ARRAYS, (query, key, value), parameters, num_heads, visible, keep, p)
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
-    score = scaled_dot_product_score(q, k) + biases
+    score = scaled_dot_product_score(q, k) + get_alibi_biases(num_heads, visible)
     return linear(merge_heads(attend(score, v, visible, keep, p)), parameters, "output")
 
 
@@ -625,21 +585,16 @@ def alibi_multi_head_attention_grad(
 
     Source: labml-nn, ``transformers/alibi``, by the chain rule.
     """
-    check("query [B N F], key [B N F], value [B N F]", query, key, value)
-    check("query [B N F], d_output [B N F]", query, d_output)
-    B, N, F = query.shape
-    check_heads(F, num_heads)
-    check_parameters(ALIBI, parameters, F=F)
-    biases = get_alibi_biases(num_heads, visible)
-    if visible.shape != (N, N):
-        raise ValueError(f"visible: wanted shape [N N] with N={N}, got {visible.shape}")
+    at = check_alibi(ARRAYS, (query, key, value), parameters, num_heads, visible, keep, p)
+    check(ARRAYS, D_X, d_output, **at)
     names = {"query.linear": query, "key.linear": key, "value.linear": value}
     q, k, v = (split_heads(linear(x, parameters, name), num_heads) for name, x in names.items())
-    score, seen = scaled_dot_product_score(q, k) + biases, seen_pairs(visible, q, k)
+    score = scaled_dot_product_score(q, k) + get_alibi_biases(num_heads, visible)
+    seen = seen_pairs(visible, q, k)
     attended = merge_heads(attend(score, v, visible, keep, p))
     d_attended, d_out = linear_grad(d_output, attended, parameters, "output")
     d_score, d_v = attend_grad(split_heads(d_attended, num_heads), score, v, visible, keep, p)
-    d_q, d_k = products_grad(d_score / np.sqrt(F // num_heads), seen, q, k)
+    d_q, d_k = products_grad(d_score / np.sqrt(q.shape[-1]), seen, q, k)
     d_query, d_q_net = linear_grad(merge_heads(d_q), query, parameters, "query.linear")
     d_key, d_k_net = linear_grad(merge_heads(d_k), present(key, seen), parameters, "key.linear")
     d_value, d_v_net = linear_grad(
@@ -649,12 +604,6 @@ def alibi_multi_head_attention_grad(
     return d_query, d_key, d_value, in_order(d_parameters, parameters)
 
 
-ALIBI = ", ".join(
-    f"{name}.weight [F F], {name}.bias? [F]"
-    for name in ("query.linear", "key.linear", "value.linear", "output")
-)
-
-
 def transformer_xl_layer(
     x: Float[ndarray, "B N F"],
     position: Float[ndarray, "M F"],
@@ -662,7 +611,7 @@ def transformer_xl_layer(
     num_heads: int,
     mem: Float[ndarray, "B S F"] | None = None,
     visible: Visible = None,
-    eps: float = 1e-5,
+    eps: Eps = 1e-5,
     keep: Keep = None,
     p: float = 0.0,
 ) -> Float[ndarray, "B N F"]:
@@ -709,13 +658,9 @@ def transformer_xl_layer(
     value; the padding is described with the shape that :func:`attnverify.spec.shifts.rel_shift`
     corrects.
     """
-    check("x [B N F], mem? [B S F]", x, mem)
-    B, N, F = x.shape
+    at = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)
+    N, F = at["N"], at["F"]
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
-    check("position [M F]", position, M=keys.shape[1], F=F)
-    check_heads(F, num_heads)
-    check_xl_parameters(parameters, F, num_heads)
-    check_eps(eps)
     q, k, v = (
         split_heads(part, num_heads)
         for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
@@ -737,7 +682,7 @@ def transformer_xl_layer_grad(
     num_heads: int,
     mem: Float[ndarray, "B S F"] | None = None,
     visible: Visible = None,
-    eps: float = 1e-5,
+    eps: Eps = 1e-5,
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Any, ...]:
@@ -778,14 +723,10 @@ def transformer_xl_layer_grad(
 
     Source: Dai et al. 2019, section 3.3, by the chain rule.
     """
-    check("x [B N F], mem? [B S F]", x, mem)
-    check("x [B N F], d_output [B N F]", x, d_output)
-    (N, F), H = x.shape[1:], num_heads
+    at = check_xl_layer(ARRAYS, x, position, parameters, num_heads, mem, eps)
+    check(ARRAYS, D_X, d_output, **at)
+    N, F, H = at["N"], at["F"], num_heads
     keys = x if mem is None else np.concatenate([mem, x], axis=1)
-    check("position [M F]", position, M=keys.shape[1], F=F)
-    check_heads(F, H)
-    check_xl_parameters(parameters, F, H)
-    check_eps(eps)
     q, k, v = (
         split_heads(part, H) for part in np.split(linear(keys, parameters, "qkv_net"), 3, axis=-1)
     )
@@ -832,37 +773,13 @@ def split_qkv_net(parameters: Parameters) -> dict[str, ndarray]:
     }
 
 
-TRANSFORMER_XL = (
-    "qkv_net.weight [3F F], qkv_net.bias? [3F], r_net.weight [F F], r_net.bias? [F], o_net.weight "
-    "[F F], o_net.bias? [F], "
-    "layer_norm.weight [F], layer_norm.bias? [F], u [H D], v [H D]"
-)
-FEED_FORWARD = (
-    "ff_in.weight [I F], ff_in.bias? [I], ff_out.weight [F I], ff_out.bias? [F], "
-    "ff_norm.weight [F], ff_norm.bias? [F]"
-)
-
-
-def check_xl_parameters(parameters: Any, F: int, H: int) -> None:
-    """Hold a layer's mapping to its names: with one of the feed-forward's, to all of these too."""
-    names = parameters if isinstance(parameters, Mapping) else ()
-    feeds = any(str(name).startswith("ff_") for name in names)
-    pattern = f"{TRANSFORMER_XL}, {FEED_FORWARD}" if feeds else TRANSFORMER_XL
-    check_parameters(pattern, parameters, F=F, H=H, D=F // H)
-
-
-def check_eps(eps: Any) -> None:
-    if not (isinstance(eps, (int, float)) and eps >= 0):
-        raise ValueError(f"eps: wanted a number of at least 0, got {eps!r}")
-
-
 def transformer_xl(
     x: Float[ndarray, "B N F"],
     parameters: Sequence[Parameters],
     num_heads: int,
     mems: Mems,
-    mem_len: int,
-    eps: float = 1e-5,
+    mem_len: MemoryLength,
+    eps: Eps = 1e-5,
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Float[ndarray, "B N F"], Mems]:
@@ -900,19 +817,9 @@ def transformer_xl(
 
     Source: Dai et al. 2019, section 3 (seed 003).
     """
-    check("x [B N F]", x)
-    check_list("parameters", parameters)
-    if mems is not None:
-        check_list("mems", mems, len(parameters))
-        check(
-            "x [B N F], " + ", ".join(f"mems.{layer} [B S F]" for layer in range(len(mems))),
-            x,
-            *mems,
-        )
-    position = sinusoidal_positions(
-        x.shape[1] + (0 if mems is None else mems[0].shape[1]), x.shape[2]
-    )
-    check_mask("keep", keep, (len(parameters), len(x), num_heads, x.shape[1], len(position)))
+    at = check_xl_stack(ARRAYS, x, parameters, mems)
+    position = sinusoidal_positions(at["M"], at["F"])
+    check_draw(ARRAYS, keep, p, (len(parameters), at["B"], num_heads, at["N"], at["M"]))
     hids = [x]
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]
@@ -932,8 +839,8 @@ def transformer_xl_grad(
     parameters: Sequence[Parameters],
     num_heads: int,
     mems: Mems,
-    mem_len: int,
-    eps: float = 1e-5,
+    mem_len: MemoryLength,
+    eps: Eps = 1e-5,
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Any, ...]:
@@ -967,10 +874,10 @@ def transformer_xl_grad(
     Source: Dai et al. 2019, section 3, by the chain rule.
     """
     _, new_mems = transformer_xl(x, parameters, num_heads, mems, mem_len, eps, keep, p)
-    check("x [B N F], d_output [B N F]", x, d_output)
-    check_list_of_gradients("d_new_mems", d_new_mems, new_mems)
-    M = x.shape[1] + (0 if mems is None else mems[0].shape[1])
-    position = sinusoidal_positions(M, x.shape[2])
+    at = check_xl_stack(ARRAYS, x, parameters, mems)
+    check(ARRAYS, D_X, d_output, **at)
+    check_memory_gradients(ARRAYS, d_new_mems, new_mems)
+    position = sinusoidal_positions(at["M"], at["F"])
     hids, given = [x], []
     for layer, weights in enumerate(parameters):
         mem = None if mems is None else mems[layer]

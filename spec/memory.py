@@ -6,14 +6,21 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from .shapes import check, check_integer, check_list
+from attnverify.contract.layers import (
+    check_init_mems,
+    check_memory_gradients,
+    check_update_mems,
+)
+
+from .arrays import ARRAYS
+from .domains import MemoryLength
 
 __all__ = ["init_mems", "update_mems", "update_mems_grad"]
 
 Mems = list[Float[ndarray, "B S F"]] | None
 
 
-def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
+def init_mems(n_layers: int, mem_len: MemoryLength, batch: int, width: int) -> Mems:
     """
     The memory before the first segment: zeros, one array [B S F] a layer.
 
@@ -29,14 +36,11 @@ def init_mems(n_layers: int, mem_len: int, batch: int, width: int) -> Mems:
     TransfoXL (seed 003), there with the sequence in front. The authors' ``mem_transformer.py``
     begins with empty arrays.
     """
-    check_integer("n_layers", n_layers)
-    check_integer("mem_len", mem_len, least=0)
-    check_integer("batch", batch)
-    check_integer("width", width)
+    check_init_mems(ARRAYS, n_layers, mem_len, batch, width)
     return [np.zeros((batch, mem_len, width)) for _ in range(n_layers)] if mem_len > 0 else None
 
 
-def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int) -> Mems:
+def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: MemoryLength) -> Mems:
     r"""
     The memory for the next segment: the last ``mem_len`` positions of the old memory followed by
     this segment.
@@ -68,21 +72,15 @@ def update_mems(hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: in
     the first segment has nothing to concatenate; its ``init_mems`` gives zeros, which are keys and
     take weight.
     """
-    check_integer("mem_len", mem_len, least=0)
-    check_list("hids", hids)
-    for layer, hid in enumerate(hids):
-        check(f"hids.{layer} [B N F]", hid)
+    check_update_mems(ARRAYS, hids, mems, mem_len)
     if mems is None:
         return None
-    check_list("mems", mems, len(hids))
-    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
-        check(f"hids.{layer} [B N F], mems.{layer} [B S F]", hid, mem)
     both = [np.concatenate([mem, hid], axis=1) for mem, hid in zip(mems, hids, strict=True)]
     return [x[:, max(0, x.shape[1] - mem_len) :].copy() for x in both]
 
 
 def update_mems_grad(
-    d_new_mems: Mems, hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: int
+    d_new_mems: Mems, hids: Sequence[Float[ndarray, "B N F"]], mems: Mems, mem_len: MemoryLength
 ) -> tuple[list[ndarray], ...]:
     r"""
     The gradients of :func:`update_mems` by the hidden states and by the memory: zeros.
@@ -99,20 +97,6 @@ def update_mems_grad(
 
     Source: Dai et al. 2019, section 3.2: SG, the stop-gradient.
     """
-    kept = update_mems(hids, mems, mem_len)
-    check_list_of_gradients("d_new_mems", d_new_mems, kept)
+    check_memory_gradients(ARRAYS, d_new_mems, update_mems(hids, mems, mem_len))
     d_hids = [np.zeros_like(hid) for hid in hids]
     return (d_hids,) if mems is None else (d_hids, [np.zeros_like(mem) for mem in mems])
-
-
-def check_list_of_gradients(name: str, gradients: Mems, arrays: Mems) -> None:
-    """Hold the gradients that arrive at a list of arrays to their number and shapes."""
-    if arrays is None:
-        if gradients is not None:
-            raise ValueError(f"{name}: wanted None, got {type(gradients).__name__}")
-        return
-    check_list(name, gradients, len(arrays))
-    assert gradients is not None
-    for layer, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
-        B, S, F = array.shape
-        check(f"{name}.{layer} [B S F]", gradient, B=B, S=S, F=F)

@@ -9,9 +9,20 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from attnverify.contract.arguments import check_even, check_sizes
+from attnverify.contract.attention import (
+    D_HEADS,
+    D_PRODUCTS,
+    check_learned,
+    check_transformer_xl,
+    check_visible_heads,
+)
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 from .attention import Keep, attend, attend_grad, masked, products_grad, scores_shape
+from .domains import Align
 from .masks import causal_mask
-from .shapes import check, check_integer, check_mask
 from .shifts import rel_shift, rel_shift_grad
 
 __all__ = [
@@ -46,10 +57,8 @@ def sinusoidal_positions(M: int, F: int) -> Float[ndarray, "M F"]:
 
     Source: Dai et al. 2019; ``PositionalEmbedding`` of kimiyoung/transformer-xl.
     """
-    check_integer("M", M)
-    check_integer("F", F)
-    if F % 2:
-        raise ValueError(f"F: wanted an even width, got {F}")
+    check_sizes(ARRAYS, M=M, F=F)
+    check_even(F)
     distance = np.arange(M - 1, -1, -1)[:, None]
     frequency = 10000.0 ** (-2 * np.arange(F // 2) / F)
     return np.concatenate([np.sin(distance * frequency), np.cos(distance * frequency)], axis=-1)
@@ -98,7 +107,7 @@ def transformer_xl_score(
     for each position and batch entry; then equal queries and keys score by their place. The paper's
     u and v are one vector for each head.
     """
-    check_transformer_xl(query, key, position, u, v)
+    check_transformer_xl(ARRAYS, query, key, position, u, v)
     D = query.shape[-1]
     content = np.einsum("bhnd,bhmd->bhnm", query + u[:, None, :], key)
     distance = rel_shift(np.einsum("bhnd,hmd->bhnm", query + v[:, None, :], position))
@@ -134,8 +143,7 @@ def transformer_xl_score_grad(
 
     Source: Dai et al. 2019, section 3.3, by the chain rule.
     """
-    check_transformer_xl(query, key, position, u, v)
-    check("query [B H N D], key [B H M D], d_output [B H N M]", query, key, d_output)
+    check(ARRAYS, D_PRODUCTS, d_output, **check_transformer_xl(ARRAYS, query, key, position, u, v))
     g = d_output / np.sqrt(query.shape[-1])
     (h,) = rel_shift_grad(g, g)
     d_content = np.einsum("bhnm,bhmd->bhnd", g, key)
@@ -189,7 +197,7 @@ def attend_transformer_xl(
     p: float = 0.0,
 ) -> Float[ndarray, "B H N E"]:
     """:func:`transformer_xl_attention` with the draw of a dropout on the weights."""
-    check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
     score = transformer_xl_score(query, key, position, u, v)
     return attend(score, value, causal_and(visible, query, key), keep, p)
 
@@ -248,13 +256,8 @@ def attend_transformer_xl_grad(
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     """The gradients of :func:`attend_transformer_xl` with the draw of a dropout."""
-    check(
-        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
-        query,
-        key,
-        value,
-        d_output,
-    )
+    at = check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **at)
     score = transformer_xl_score(query, key, position, u, v)
     _, seen = masked(score, causal_and(visible, query, key))
     d_score, d_value = attend_grad(d_output, score, value, seen, keep, p)
@@ -282,7 +285,7 @@ def learned_relative_score(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
 ) -> Float[ndarray, "B H N M"]:
     r"""
     A content score and a position score whose positions are learned, one row for each offset from
@@ -343,7 +346,7 @@ def learned_relative_score_grad(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
 ) -> tuple[ndarray, ...]:
     r"""
     The gradients of :func:`learned_relative_score` by query, key, the two tables and the query's
@@ -369,7 +372,8 @@ def learned_relative_score_grad(
     Source: labml-nn, ``transformers/xl/relative_mha.py``, by the chain rule.
     """
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    check("query [B H N D], key [B H M D], d_output [B H N M]", query, key, d_output)
+    B, H, N, M = (*query.shape[:3], key.shape[2])
+    check(ARRAYS, D_PRODUCTS, d_output, B=B, H=H, N=N, M=M)
     g = d_output / np.sqrt(query.shape[-1])
     d_content = np.einsum("bhnm,bhmd->bhnd", g, key)
     d_distance, d_embeddings, d_bias = (
@@ -390,7 +394,7 @@ def learned_relative_attention(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
     visible: Visible = None,
 ) -> Float[ndarray, "B H N E"]:
     r"""
@@ -427,17 +431,16 @@ def attend_learned_relative(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
     visible: Visible = None,
     keep: Keep = None,
     p: float = 0.0,
 ) -> Float[ndarray, "B H N E"]:
     """:func:`learned_relative_attention` with the draw of a dropout on the weights."""
-    check("query [B H N D], key [B H M D], value [B H M E]", query, key, value)
+    check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
-    check_mask("visible", visible, score.shape)
     return attend(score, value, visible, keep, p)
 
 
@@ -449,7 +452,7 @@ def learned_relative_attention_grad(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
     visible: Visible = None,
 ) -> tuple[ndarray, ...]:
     r"""
@@ -499,23 +502,17 @@ def attend_learned_relative_grad(
     key_pos_embeddings: Float[ndarray, "2P H D"],
     key_pos_bias: Float[ndarray, "2P H"],
     query_pos_bias: Float[ndarray, "H D"],
-    align: str,
+    align: Align,
     visible: Visible = None,
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[ndarray, ...]:
     """The gradients of :func:`attend_learned_relative` with the draw of a dropout."""
-    check(
-        "query [B H N D], key [B H M D], value [B H M E], d_output [B H N E]",
-        query,
-        key,
-        value,
-        d_output,
-    )
+    at = check_visible_heads(ARRAYS, query, key, value, visible, keep, p)
+    check(ARRAYS, D_HEADS, d_output, **at)
     score = learned_relative_score(
         query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
     )
-    check_mask("visible", visible, score.shape)
     _, seen = masked(score, visible)
     t = table_rows(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
     d_score, d_value = attend_grad(d_output, score, value, visible, keep, p)
@@ -534,19 +531,7 @@ def attend_learned_relative_grad(
 def causal_and(visible: Visible, query: ndarray, key: ndarray) -> Bool[ndarray, "B H N M"]:
     """What a causal row sees: no key behind it, and none that ``visible`` hides."""
     shape = scores_shape(query, key)
-    check_mask("visible", visible, shape)
     return np.broadcast_to(causal_mask(*shape[-2:]) & (True if visible is None else visible), shape)
-
-
-def check_transformer_xl(query: Any, key: Any, position: Any, u: Any, v: Any) -> None:
-    check(
-        "query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]",
-        query,
-        key,
-        position,
-        u,
-        v,
-    )
 
 
 def table_rows(
@@ -558,17 +543,8 @@ def table_rows(
     align: Any,
 ) -> ndarray:
     """The row t [N M] of the tables that each pair reads."""
-    pattern = (
-        "query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], "
-        "query_pos_bias [H D]"
-    )
-    check(pattern, query, key, key_pos_embeddings, key_pos_bias, query_pos_bias)
-    if align not in ("end", "start"):
-        raise ValueError(f"align: wanted 'end' or 'start', got {align!r}")
-    N, M, P = query.shape[2], key.shape[2], len(key_pos_bias) // 2
-    if max(N, M) > P:
-        raise ValueError(
-            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
-        )
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    at = check_learned(ARRAYS, query, key, tables, align)
+    N, M, P = at["N"], at["M"], at["P"]
     i, j = np.arange(N)[:, None], np.arange(M)[None, :]
     return P + (j - i) - (M - N if align == "end" else 0)

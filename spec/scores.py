@@ -4,7 +4,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from .shapes import check
+from attnverify.contract.attention import ADDITIVE_SCORE, D_SCORE, SCALED_SCORE
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 
 __all__ = [
     "additive_score",
@@ -44,14 +47,7 @@ def additive_score(
     in silence ([1 E] for B = 1); with M = 1 the softmax runs over the queries, and the product with
     the values raises. B = 1 alone does no harm.
     """
-    check(
-        "query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]",
-        query,
-        key,
-        w_query,
-        w_key,
-        w_score,
-    )
+    check(ARRAYS, ADDITIVE_SCORE, query, key, w_query, w_key, w_score)
     q = np.einsum("...nq,aq->...na", query, w_query)
     k = np.einsum("...mk,ak->...ma", key, w_key)
     return np.einsum("a,...nma->...nm", w_score, np.tanh(q[..., :, None, :] + k[..., None, :, :]))
@@ -80,7 +76,7 @@ def scaled_dot_product_score(
     Erratum: a comment in a tutorial for TensorFlow 2 (seed 003) divides by ``dk`` where its code,
     rightly, divides by the root.
     """
-    check("query [... N D], key [... M D]", query, key)
+    check(ARRAYS, SCALED_SCORE, query, key)
     D = query.shape[-1]
     return np.einsum("...nd,...md->...nm", query, key) / np.sqrt(D)
 
@@ -116,8 +112,7 @@ def additive_score_grad(
 
     Source: Bahdanau et al. 2015, A.1.2, by the chain rule.
     """
-    additive_score(query, key, w_query, w_key, w_score)  # refuses what does not fit
-    check("query [... N Q], key [... M K], d_output [... N M]", query, key, d_output)
+    check(ARRAYS, ADDITIVE_SCORE + D_SCORE, query, key, w_query, w_key, w_score, d_output)
     d_query, d_key, d_w_query, d_w_key, d_w_score = (
         np.zeros_like(x) for x in (query, key, w_query, w_key, w_score)
     )
@@ -156,7 +151,7 @@ def scaled_dot_product_score_grad(
 
     Source: Vaswani et al. 2017, equation 1, by the chain rule.
     """
-    check("query [... N D], key [... M D], d_output [... N M]", query, key, d_output)
+    check(ARRAYS, SCALED_SCORE + D_SCORE, query, key, d_output)
     scale = 1 / np.sqrt(query.shape[-1])
     d_query = scale * np.einsum("...nm,...md->...nd", d_output, key)
     return d_query, scale * np.einsum("...nm,...nd->...md", d_output, query)

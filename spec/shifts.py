@@ -10,7 +10,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from .shapes import check
+from attnverify.contract.attention import D_SCORE, SHIFTED
+from attnverify.contract.shapes import check
+
+from .arrays import ARRAYS
 
 __all__ = ["rel_shift", "rel_shift_grad", "shift_right", "shift_right_grad"]
 
@@ -48,7 +51,7 @@ def shift_right(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     Erratum: labml's English page (seed 002), until issue 218, prints ``[9, 0, 7]`` as the last row.
     The code gives ``[6, 0, 7]``, as labml's Chinese page (seed 000) says.
     """
-    check("x [... N M]", x)
+    check(ARRAYS, SHIFTED, x)
     *_, N, M = x.shape
     y = np.zeros_like(x)
     for i in range(N):
@@ -94,7 +97,7 @@ def rel_shift(x: Float[ndarray, "... N M"]) -> Float[ndarray, "... N M"]:
     [M+1 N], and the authors' own file for TensorFlow does. With N = M the reshape is right, and the
     slice gives [N+1 N-1]. The tutorial also defines ``_rel_shift`` and calls ``rel_shift``.
     """
-    check("x [... N M]", x)
+    check(ARRAYS, SHIFTED, x)
     *_, N, M = x.shape
     y = np.zeros_like(x)
     for i in range(N):
@@ -125,7 +128,7 @@ def shift_right_grad(
 
     Source: the transpose of labml-nn's ``shift_right``.
     """
-    check("x [... N M], d_output [... N M]", x, d_output)
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     *_, N, M = x.shape
     d_x = np.zeros_like(x)
     for i in range(N):
@@ -158,7 +161,7 @@ def rel_shift_grad(
     Source: the transpose of ``_rel_shift`` of kimiyoung/transformer-xl; Dai et al. 2019, appendix
     B.
     """
-    check("x [... N M], d_output [... N M]", x, d_output)
+    check(ARRAYS, SHIFTED + D_SCORE, x, d_output)
     *_, N, M = x.shape
     d_x = np.zeros_like(x)
     for i in range(N):

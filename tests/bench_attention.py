@@ -4,7 +4,7 @@ Plain and additive attention against every peer: `pytest --benchmark-only tests/
 
 import pytest
 
-from attnverify.bench.races import replayed
+from benchmarks.races.recorded import replayed
 
 CHAPTER = "attention"
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from attnverify.backends.source import PROJECT_BACKENDS
-from attnverify.bench.races import replay, replayed
 from attnverify.timing import time_shares
+from benchmarks.races.recorded import replay, replayed
 
 CHAPTERS = (
     "additive_score",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnverify.bench.races import replayed
+from benchmarks.races.recorded import replayed
 
 CHAPTER = "layers"
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnverify.bench.measure.peak_memory import of_torch_cpu
-from attnverify.bench.races import replayed
 from attnverify.torch_impl.shifts import rel_shift, shift_right, skewed, slanted
+from benchmarks.races.recorded import replayed
 
 CHAPTER = "shifts"
 

@@ -1,19 +1,22 @@
 """What holds of every test here: where it runs, what it leaves behind, what it tells at the end."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.left_behind import environment_changes
+from tests.support.left_behind import environment_changes, modules_of_temporary_files
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """
-    What a command prints in a test does not hang on the width that pytest-xdist gives its workers.
+    What a command prints in a test does not hang on the width that pytest-xdist gives its workers,
+    and none of the processes of a test takes every core.
     """
     if hasattr(config, "workerinput"):
         os.environ.pop("COLUMNS", None)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as a run would, which tests are often one of
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +28,16 @@ def environment_is_left_as_it_was() -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
         pytest.fail(f"os.environ: wanted it as it was, got other values of {', '.join(changed)}")
+
+
+@pytest.fixture(autouse=True)
+def modules_of_temporary_files_are_forgotten() -> Iterator[None]:
+    """A helper.py beside the file of one test is not the helper.py beside that of another."""
+    before, path = set(sys.modules), [*sys.path]
+    yield
+    sys.path[:] = path
+    for name in modules_of_temporary_files(sys.modules.keys() - before):
+        del sys.modules[name]
 
 
 @pytest.hookimpl(trylast=True)

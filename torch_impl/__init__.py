@@ -77,3 +77,16 @@ def synchronize() -> None:
 def missing() -> str | None:
     """Why nothing can run here, or None."""
     return "PyTorch is not installed" if torch is None else None
+
+
+def __getattr__(name: str) -> Any:
+    """Find an operation in its chapter: ``from attnverify.torch_impl import alibi_attention``."""
+    from importlib import import_module
+    from pkgutil import iter_modules
+
+    chapters = [found for _, found, is_package in iter_modules(__path__) if not is_package]
+    for chapter in chapters if name.islower() and not name.startswith("_") else ():
+        source = import_module(f".{chapter}", __name__)
+        if name in getattr(source, "__all__", ()):
+            return getattr(source, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,10 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .attention import ATTENTION, explicit, fused
+from attnverify.contract.arguments import check_integer
+from attnverify.contract.attention import check_visible_heads
+from attnverify.contract.masks import check_visible
+
+from .arrays import TENSORS
+from .attention import explicit, fused
 from .flex_attention import flex
+from .paths.fastest import faster
 from .relative import Visible, causal_and
-from .shapes import check, check_integer, check_mask, kind
 from .transforms.autocast import lowered
 
 __all__ = [
@@ -28,7 +33,7 @@ def get_slopes(
     As :func:`spec.alibi.get_slopes`, computed in float64 and rounded once, on PyTorch's default
     device unless told.
     """
-    check_integer("n_heads", n_heads)
+    check_integer(TENSORS, "n_heads", n_heads)
     return slopes(n_heads, device).to(dtype)
 
 
@@ -48,27 +53,11 @@ def get_alibi_biases(
     As :func:`spec.alibi.get_alibi_biases`, multiplied in float32 (float64 for float64) and rounded
     once.
     """
-    check_visible(visible)
-    check_integer("n_heads", n_heads)
+    check_visible(TENSORS, visible)
+    check_integer(TENSORS, "n_heads", n_heads)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     count = visible.to(device or visible.device).cumsum(dim=-1, dtype=wide)
     return (slopes(n_heads, count.device).to(wide)[:, None, None] * count).to(dtype)
-
-
-def check_visible(visible: Any, name: str = "visible") -> None:
-    if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
-        raise ValueError(f"{name}: wanted a boolean tensor [N M], got {kind(visible)}")
-    if visible.ndim != 2 or 0 in visible.shape:
-        raise ValueError(
-            f"{name}: wanted shape [N M] with sizes of at least 1, got {tuple(visible.shape)}"
-        )
-
-
-def check_square(visible: Any, N: int, name: str = "visible") -> None:
-    """Hold a mask to one row and one column for each position."""
-    check_visible(visible, name)
-    if tuple(visible.shape) != (N, N):
-        raise ValueError(f"{name}: wanted shape [N N] with N={N}, got {tuple(visible.shape)}")
 
 
 @lowered
@@ -79,10 +68,12 @@ def alibi_attention(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """
-    As :func:`spec.alibi.alibi_attention`: the biases are the float mask of SDPA (on a GPU in the
-    dtype of the query).
+    As :func:`spec.alibi.alibi_attention`, by the path of :mod:`torch_impl.paths.fastest`; its
+    own has the biases as the float mask of SDPA (on a GPU in the dtype of the query).
     """
-    check_alibi(query, key, value, visible)
+    check_visible_heads(TENSORS, query, key, value, visible)
+    if other := faster("alibi_attention", query, key, value, masks=(visible,)):
+        return other(query, key, value, visible)
     return fused(query, key, value, distance_biases(query, key), causal_and(visible, query, key))
 
 
@@ -97,7 +88,7 @@ def alibi_attention_eager(
     The same as product, bias, softmax, product. Half types are computed in float32 and rounded
     once.
     """
-    check_alibi(query, key, value, visible)
+    check_visible_heads(TENSORS, query, key, value, visible)
     return explicit(
         query, key, value, distance_biases(query, key), causal_and(visible, query, key)
     )[0]
@@ -114,7 +105,7 @@ def alibi_attention_flex(
     The same by flex_attention, which makes the bias in its kernel; see
     :mod:`torch_impl.flex_attention` for CPUs.
     """
-    check_alibi(query, key, value, visible)
+    check_visible_heads(TENSORS, query, key, value, visible)
     steep = slopes(query.shape[1], query.device).to(torch.promote_types(query.dtype, torch.float32))
     behind = key.shape[-2] - query.shape[-2]
 
@@ -122,11 +113,6 @@ def alibi_attention_flex(
         return score + steep[h] * (j - i - behind)
 
     return flex(query, key, value, add_bias, causal_and(visible, query, key))
-
-
-def check_alibi(query: Any, key: Any, value: Any, visible: Any) -> None:
-    check(ATTENTION, query, key, value)
-    check_mask("visible", visible, (*query.shape[:-1], key.shape[-2]))
 
 
 def distance_biases(query: Tensor, key: Tensor) -> Float[Tensor, "H N M"]:

@@ -14,9 +14,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnverify.contract.attention import (
+    check_additive,
+    check_attention,
+    check_dropout,
+    check_softmax,
+)
+
+from .arrays import TENSORS
 from .isolation import is_lost, scaled_seen, seen_by_tanh, sum_seen
+from .paths.fastest import faster
 from .scores import additive, scaled, wide
-from .shapes import check, check_dropout, check_mask, pattern
 from .transforms.autocast import lowered
 from .transforms.derivatives import in_forward_mode, is_batched
 
@@ -31,17 +39,10 @@ __all__ = [
 Mask = Bool[Tensor, "..."] | Float[Tensor, "..."] | None
 Keep = Bool[Tensor, "..."] | None
 
-SCORE, WEIGHTS = pattern("score [... N M]"), pattern("weights [...]")
-ADDITIVE_ATTENTION = pattern(
-    "query [B N Q], key [B M K], value [B M E], w_query [A Q], w_key [A K], w_score [A]"
-)
-ATTENTION = pattern("query [B H N D], key [B H M D], value [B H M E]")
-
 
 def softmax(score: Float[Tensor, "... N M"], mask: Mask = None) -> Float[Tensor, "... N M"]:
     """As :func:`spec.attention.softmax`. Half types are computed in float32 and rounded once."""
-    check(SCORE, score)
-    check_mask("mask", mask, score.shape, float_too=True)
+    check_softmax(TENSORS, score, mask)
     bias, visible = bias_and_visible(mask, score.ndim)
     (scores,) = wide(score)
     seen = score != -torch.inf
@@ -51,9 +52,7 @@ def softmax(score: Float[Tensor, "... N M"], mask: Mask = None) -> Float[Tensor,
 
 def dropout(weights: Float[Tensor, "..."], keep: Keep, p: float) -> Float[Tensor, "..."]:
     """As :func:`spec.attention.dropout`."""
-    check_dropout(keep, p)
-    check(WEIGHTS, weights)
-    check_mask("keep", keep, weights.shape)
+    check_dropout(TENSORS, weights, keep, p)
     return weights.clone() if keep is None else dropped(weights, keep, p)
 
 
@@ -70,11 +69,28 @@ def additive_attention(
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
     """
-    As :func:`spec.attention.additive_attention`. Half types are computed in float32 and rounded
-    once.
+    As :func:`spec.attention.additive_attention`, by the path of :mod:`torch_impl.paths.fastest`;
+    its own is the formula. Half types are computed in float32 and rounded once.
     """
-    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
-    check_options(query, key, mask, keep, p)
+    check_additive(TENSORS, (query, key, value, w_query, w_key, w_score), mask, keep, p)
+    given = query, key, value, w_query, w_key, w_score
+    if other := faster("additive_attention", *given, masks=(mask, keep)):
+        return other(*given, mask, keep, p)
+    return additive_formula(*given, mask, keep, p)
+
+
+def additive_formula(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_query: Tensor,
+    w_key: Tensor,
+    w_score: Tensor,
+    mask: Mask = None,
+    keep: Keep = None,
+    p: float = 0.0,
+) -> Tensor:
+    """The same, spelled out."""
     bias, visible = bias_and_visible(mask, 3)
     q, k, v, *weights = wide(query, key, value, w_query, w_key, w_score)
     q, k, v = without_hidden(q, k, v, visible)
@@ -102,8 +118,7 @@ def scaled_dot_product_attention(
     with ``keep`` the formula is spelled out. A kernel may have first derivatives alone: for one of
     a gradient take the eager function, or ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``.
     """
-    check(ATTENTION, query, key, value)
-    check_options(query, key, mask, keep, p)
+    check_attention(TENSORS, query, key, value, mask, keep, p)
     bias, visible = bias_and_visible(mask, 4)
     return fused_or_dropped(query, key, value, bias, visible, keep, p)
 
@@ -120,22 +135,9 @@ def scaled_dot_product_attention_eager(
     """
     The same as product, softmax, product. Half types are computed in float32 and rounded once.
     """
-    check(ATTENTION, query, key, value)
-    check_options(query, key, mask, keep, p)
+    check_attention(TENSORS, query, key, value, mask, keep, p)
     bias, visible = bias_and_visible(mask, 4)
     return explicit(query, key, value, bias, visible, keep, p)[0]
-
-
-def check_options(query: Tensor, key: Tensor, mask: Mask, keep: Keep, p: float) -> None:
-    shape = (*query.shape[:-1], key.shape[-2])
-    check_mask("mask", mask, shape, float_too=True)
-    check_draw(keep, p, shape)
-
-
-def check_draw(keep: Keep, p: float, shape: tuple[int, ...]) -> None:
-    """A draw for weights of that shape, and the share that is dropped."""
-    check_mask("keep", keep, shape)
-    check_dropout(keep, p)
 
 
 def bias_and_visible(mask: Mask, ndim: int) -> tuple[Tensor | None, Tensor | None]:

@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from .attention import explicit, without_hidden
-from .isolation import is_lost
+from .isolation import is_lost, reaches_neighbours
 
 ScoreMod = Callable[..., Tensor]
 NARROWEST = 16
@@ -33,7 +33,8 @@ def flex(
     """Attention of the score that score_mod makes of q.k / sqrt(D), over the visible pairs."""
     check_supported(query, key, value)
     query, key, value = without_hidden(query, key, value, visible)
-    if is_lost(visible, None, query, key, value):
+    odd = reaches_neighbours(query, query.shape[-1], *value.shape[-2:])
+    if odd or is_lost(visible, None, query, key, value):
         return explicit(query, key, value, on_all_pairs(score_mod, query, key), visible)[0]
     seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
     return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)

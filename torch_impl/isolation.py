@@ -19,7 +19,11 @@ from torch import Tensor
 from .scores import additive, scaled
 from .transforms.derivatives import may_look
 
-__all__ = ["finite", "is_lost", "scaled_seen", "seen_by_tanh", "sum_seen", "table_product"]
+__all__ = [
+    *("finite", "is_lost", "no_number", "scaled_seen", "seen_by_tanh", "sum_seen"),
+    "reaches_neighbours",
+    "table_product",
+]
 
 
 def is_lost(visible: Tensor | None, bias: Tensor | None, *factors: Tensor) -> bool:
@@ -39,6 +43,16 @@ def is_lost(visible: Tensor | None, bias: Tensor | None, *factors: Tensor) -> bo
 def _total(x: Tensor) -> Tensor:
     """The sum of all elements, in float64: finite where they are, but for what ends a format."""
     return x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32)).double()
+
+
+def reaches_neighbours(x: Tensor, *widths: int) -> bool:
+    """
+    Whether a product of x, or one of its gradients, over one of these widths may take a row of NaN
+    to the next row: of bfloat16 on a CPU, where the width is odd (torch 2.13 on an Intel Xeon with
+    AVX-512 and no products of bfloat16).
+    """
+    is_half = x.dtype == torch.bfloat16 and x.device.type == "cpu"
+    return is_half and any(width % 2 for width in widths)
 
 
 class _Finite(torch.autograd.Function):
@@ -64,6 +78,32 @@ class _Finite(torch.autograd.Function):
 def finite(x: Tensor) -> Tensor:
     """x with 0 for NaN and infinity, as if these were numbers that somebody has added."""
     found: Tensor = _Finite.apply(x)
+    return found
+
+
+class _NoNumber(torch.autograd.Function):
+    """x; its gradient is NaN where 0 times what is not finite makes it so."""
+
+    @staticmethod
+    def forward(x: Tensor, where: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, None]:
+        return d_output.masked_fill(ctx.saved_tensors[0], torch.nan), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent.clone()
+
+
+def no_number(x: Tensor, where: Tensor) -> Tensor:
+    """x, whose gradient is no number at these places."""
+    found: Tensor = _NoNumber.apply(x, where)
     return found
 
 

@@ -14,13 +14,28 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .alibi import check_square, get_alibi_biases
-from .attention import Keep, Mask, bias_and_visible, check_draw
-from .masks import check_attn_mask, check_padding, two_masks
+from attnverify.contract.arguments import check_draw, check_mask
+from attnverify.contract.attention import check_learned, pairs
+from attnverify.contract.layers import (
+    X,
+    check_alibi,
+    check_multi_head,
+    check_relative,
+    check_self_attention,
+    check_xl_layer,
+    check_xl_stack,
+)
+from attnverify.contract.masks import check_layer_masks
+from attnverify.contract.shapes import check
+
+from .alibi import get_alibi_biases
+from .arrays import TENSORS
+from .attention import Keep, Mask, bias_and_visible
+from .masks import two_masks
 from .memory import Mems, update_mems
+from .paths.selectable_attentions import TORCH, Attentions
 from .projections import (
     LABML,
-    MEM,
     OF_HEADS,
     OF_SELF,
     TABLES,
@@ -28,22 +43,14 @@ from .projections import (
     Project,
     Projections,
     TransformerXLParts,
-    X,
     affine,
-    check_alibi,
-    check_multi_head,
-    check_relative,
-    check_self,
-    check_xl_layer,
     merge_heads,
     of_mapping,
     parts_of_mapping,
     projected,
     split_heads,
 )
-from .relative import Visible, check_learned_relative, four_axes, sinusoidal_positions
-from .selectable_attentions import TORCH, Attentions
-from .shapes import check, check_list, check_mask
+from .relative import Visible, four_axes, sinusoidal_positions
 
 __all__ = [
     "alibi_multi_head_attention",
@@ -64,8 +71,7 @@ def self_attention(
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
     """As :func:`spec.layers.self_attention`: three projections and SDPA."""
-    check_self(x, parameters)
-    check_draw(keep, p, (x.shape[0], x.shape[1], x.shape[1]))
+    check_self_attention(TENSORS, x, parameters, mask, keep, p)
     projections = [partial(affine, weight=parameters[name]) for name in OF_SELF]
     # the one head has an axis of its own
     drawn = keep if keep is None or keep.ndim < 3 else keep.unsqueeze(1)
@@ -80,8 +86,6 @@ def _self_attention(
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    B, N, _ = x.shape
-    check_mask("mask", mask, (B, N, N), float_too=True)
     query, key, value = (project(x).unsqueeze(1) for project in projections)
     bias, visible = (
         None if part is None else part.unsqueeze(1) for part in bias_and_visible(mask, 3)
@@ -104,8 +108,7 @@ def multi_head_attention(
     As :func:`spec.layers.multi_head_attention`: projections, and product, softmax, product, because
     the weights are a result.
     """
-    check_multi_head(query, key, value, parameters, num_heads)
-    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
+    check_multi_head(TENSORS, (query, key, value), parameters, num_heads, keep, p)
     projections = of_mapping(parameters, OF_HEADS)
     return _multi_head_attention(
         query, key, value, projections, num_heads, attn_mask, key_padding_mask, keep, p
@@ -126,7 +129,8 @@ def _multi_head_attention(
     need_weights: bool = True,
 ) -> tuple[Tensor, Any]:
     """The output, and the weights if they are wanted."""
-    check_masks(attn_mask, key_padding_mask, query, key, num_heads)
+    (B, N), M = query.shape[:2], key.shape[1]
+    check_layer_masks(TENSORS, attn_mask, key_padding_mask, B, num_heads, N, M)
     bias, visible = added_and_visible(attn_mask, key_padding_mask, num_heads)
     q, k, v = projected((query, key, value), projections, num_heads, visible)
     terms = q, k, v, bias, visible, keep, p
@@ -146,24 +150,6 @@ def added_and_visible(
     return added, visible if hidden is None else visible & ~hidden
 
 
-def check_masks(attn_mask: Any, key_padding_mask: Any, query: Tensor, key: Tensor, H: int) -> None:
-    (B, N), M = query.shape[:2], key.shape[1]
-    if attn_mask is not None:
-        check_attn_mask(attn_mask, H)
-    if key_padding_mask is not None:
-        check_padding(key_padding_mask, attn_mask, H)
-    if attn_mask is not None and tuple(attn_mask.shape) not in ((N, M), (B * H, N, M)):
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with B={B} H={H} N={N} M={M}, got "
-            f"{tuple(attn_mask.shape)}"
-        )
-    if key_padding_mask is not None and tuple(key_padding_mask.shape) != (B, M):
-        raise ValueError(
-            f"key_padding_mask: wanted shape [B M] with B={B} M={M}, got "
-            f"{tuple(key_padding_mask.shape)}"
-        )
-
-
 def multi_head_self_attention(
     x: Float[Tensor, "B N F"],
     parameters: Parameters,
@@ -174,7 +160,7 @@ def multi_head_self_attention(
     p: float = 0.0,
 ) -> tuple[Float[Tensor, "B N F"], Float[Tensor, "B H N N"]]:
     """As :func:`spec.layers.multi_head_self_attention`."""
-    check(X, x)
+    check(TENSORS, X, x)
     return multi_head_attention(
         x, x, x, parameters, num_heads, attn_mask, key_padding_mask, keep, p
     )
@@ -195,8 +181,7 @@ def relative_multi_head_attention(
     As :func:`spec.layers.relative_multi_head_attention`: projections, and SDPA with the shifted
     position score as its mask.
     """
-    check_relative(query, key, value, parameters, num_heads)
-    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
+    check_relative(TENSORS, (query, key, value), parameters, num_heads, keep, p)
     projections, tables = of_mapping(parameters, LABML), [parameters[name] for name in TABLES]
     return _relative_multi_head_attention(
         query, key, value, projections, tables, num_heads, align, visible, keep, p
@@ -216,14 +201,12 @@ def _relative_multi_head_attention(
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    embeddings, bias, query_bias = tables
-    positions = embeddings, bias, query_bias, align
-    check_learned_relative(
-        split_heads(query, num_heads), split_heads(key, num_heads), *positions, visible=visible
-    )
+    of_heads = split_heads(query, num_heads), split_heads(key, num_heads)
+    at = check_learned(TENSORS, *of_heads, tables, align)
+    check_mask(TENSORS, "visible", visible, pairs(at))
     seen = four_axes(visible)
     q, k, v = projected((query, key, value), projections, num_heads, seen)
-    attended = attentions.learned_relative(q, k, v, *positions, seen, keep, p)
+    attended = attentions.learned_relative(q, k, v, *tables, align, seen, keep, p)
     return projections.output(merge_heads(attended))
 
 
@@ -241,8 +224,7 @@ def alibi_multi_head_attention(
     As :func:`spec.layers.alibi_multi_head_attention`: projections, and SDPA with the biases of this
     very mask.
     """
-    check_alibi(query, key, value, parameters, num_heads)
-    check_draw(keep, p, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
+    check_alibi(TENSORS, (query, key, value), parameters, num_heads, visible, keep, p)
     projections = of_mapping(parameters, LABML)
     return _alibi_multi_head_attention(query, key, value, projections, num_heads, visible, keep, p)
 
@@ -258,7 +240,6 @@ def _alibi_multi_head_attention(
     p: float = 0.0,
     attentions: Attentions = TORCH,
 ) -> Tensor:
-    check_square(visible, query.shape[1])
     biases = get_alibi_biases(
         num_heads, visible, dtype=torch.promote_types(query.dtype, torch.float32)
     )
@@ -282,8 +263,8 @@ def transformer_xl_layer(
     As :func:`spec.layers.transformer_xl_layer`. Queries are projected for the segment alone; the
     memory is detached.
     """
-    check_xl_layer(x, position, parameters, num_heads, mem, eps)
-    check_draw(keep, p, (x.shape[0], num_heads, x.shape[1], position.shape[0]))
+    at = check_xl_layer(TENSORS, x, position, parameters, num_heads, mem, eps)
+    check_draw(TENSORS, keep, p, pairs(at))
     parts = parts_of_mapping(parameters, eps)
     return _transformer_xl_layer(x, position, parts, num_heads, mem, visible, keep, p)
 
@@ -301,7 +282,7 @@ def _transformer_xl_layer(
 ) -> Tensor:
     keys = x if mem is None else torch.cat([mem.detach(), x], dim=1)
     q, k, v = (split_heads(part, num_heads) for part in parts.query_key_value(x, keys))
-    check_mask("visible", visible, (*q.shape[:-1], k.shape[-2]))
+    check_mask(TENSORS, "visible", visible, (*q.shape[:-1], k.shape[-2]))
     r = split_heads(parts.position(position), num_heads)
     attended = attentions.transformer_xl(q, k, v, r, parts.u, parts.v, visible, keep, p)
     y = parts.norm(x + parts.output(merge_heads(attended)))
@@ -319,9 +300,9 @@ def transformer_xl(
     p: float = 0.0,
 ) -> tuple[Float[Tensor, "B N F"], Mems]:
     """As :func:`spec.layers.transformer_xl`."""
-    check_segment(x, parameters, mems)
+    at = check_xl_stack(TENSORS, x, parameters, mems)
     position = positions_of(x, mems)
-    check_draw(keep, p, (len(parameters), x.shape[0], num_heads, x.shape[1], len(position)))
+    check_draw(TENSORS, keep, p, (len(parameters), at["B"], num_heads, at["N"], at["M"]))
     draws = [
         keep if keep is None or keep.ndim < 5 else keep[layer % len(keep)]
         for layer in range(len(parameters))
@@ -345,14 +326,6 @@ def hidden_states(
     for layer, mem in zip(layers, memories, strict=True):
         hids.append(layer(hids[-1], position, mem=mem))
     return hids
-
-
-def check_segment(x: Any, parameters: Any, mems: Any) -> None:
-    check(X, x)
-    check_list("parameters", parameters)
-    if mems is not None:
-        check_list("mems", mems, len(parameters))
-        check((*X, *(MEM._replace(name=f"mems.{layer}") for layer in range(len(mems)))), x, *mems)
 
 
 def positions_of(x: Tensor, mems: Mems) -> Tensor:

@@ -6,17 +6,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .shapes import check_integer, kind
+from attnverify.contract.arguments import check_sizes
+from attnverify.contract.masks import check_merged, check_visibility
 
-__all__ = ["causal_mask", "merge_masks"]
+from .arrays import TENSORS
+
+__all__ = ["causal_mask", "merge_masks", "visible_keys"]
 
 HIDDEN = -torch.inf
 
 
 def causal_mask(N: int, M: int, device: Any = None) -> Bool[Tensor, "N M"]:
     """As :func:`spec.masks.causal_mask`, on PyTorch's default device unless told."""
-    check_integer("N", N)
-    check_integer("M", M)
+    check_sizes(TENSORS, N=N, M=M)
     return torch.ones(N, M, dtype=torch.bool, device=device).tril_(M - N)
 
 
@@ -33,11 +35,7 @@ def merge_masks(
 
     One pass over N by M: what is hidden is merged while it is written.
     """
-    check_integer("num_heads", num_heads)
-    if attn_mask is not None:
-        check_attn_mask(attn_mask, num_heads)
-    if key_padding_mask is not None:
-        check_padding(key_padding_mask, attn_mask, num_heads)
+    check_merged(TENSORS, attn_mask, key_padding_mask, num_heads)
     padded, attn = both_in_four_axes(attn_mask, key_padding_mask, num_heads)
     like = next((mask for mask in (attn, padded) if mask is not None), None)
     if attn is not None and attn.dtype != torch.bool:
@@ -70,31 +68,57 @@ def two_masks(
     return attn if hidden is None else attn | hidden, None
 
 
-def check_attn_mask(attn_mask: Any, H: int) -> None:
-    if not isinstance(attn_mask, Tensor) or not (
-        attn_mask.dtype == torch.bool or attn_mask.dtype.is_floating_point
-    ):
-        raise ValueError(f"attn_mask: wanted a boolean or float tensor, got {kind(attn_mask)}")
-    if (
-        attn_mask.ndim not in (2, 3)
-        or 0 in attn_mask.shape
-        or (attn_mask.ndim == 3 and attn_mask.shape[0] % H)
-    ):
-        raise ValueError(
-            f"attn_mask: wanted shape [N M] or [B*H N M] with H={H}, got {tuple(attn_mask.shape)}"
-        )
+def visible_keys(
+    B: int, N: int, M: int, *, device: Any = None, **options: Any
+) -> Bool[Tensor, "B N M"]:
+    """
+    As :func:`spec.masks.visible_keys`, where the arrays among its options are, or on ``device``.
+
+    What rows and keys are is one vector each, and a comparison for each option writes the pairs.
+    Lengths and blocks are looked at before anything is computed, which waits for the device.
+    """
+    check_visibility(TENSORS, B, N, M, **options)
+    return _visible(B, N, M, device, **options)
 
 
-def check_padding(key_padding_mask: Any, attn_mask: Tensor | None, H: int) -> None:
-    if not isinstance(key_padding_mask, Tensor) or key_padding_mask.dtype != torch.bool:
-        raise ValueError(f"key_padding_mask: wanted a boolean tensor, got {kind(key_padding_mask)}")
-    B = attn_mask.shape[0] // H if attn_mask is not None and attn_mask.ndim == 3 else None
-    M = attn_mask.shape[-1] if attn_mask is not None else None
-    shape = tuple(key_padding_mask.shape)
-    if len(shape) != 2 or 0 in shape or B not in (None, shape[0]) or M not in (None, shape[1]):
-        fixed = " ".join(
-            f"{letter}={size}" for letter, size in (("B", B), ("M", M)) if size is not None
-        )
-        raise ValueError(
-            f"key_padding_mask: wanted shape [B M]{' with ' * bool(fixed)}{fixed}, got {shape}"
-        )
+def _visible(
+    B: int,
+    N: int,
+    M: int,
+    device: Any,
+    causal: Any = False,
+    window: Any = None,
+    chunk: Any = None,
+    offset: Any = None,
+    lengths: Any = None,
+    query_lengths: Any = None,
+    segments: Any = None,
+    blocks: Any = None,
+    pinned: Any = 0,
+) -> Tensor:
+    left, right = window or (None, None)
+    given = [offset, lengths, query_lengths, blocks, *(segments or ())]
+    device = next((x.device for x in given if x is not None), device)
+    i, j = torch.arange(N, device=device), torch.arange(M, device=device)
+    m = torch.full((B,), M, device=device) if lengths is None else lengths
+    n = torch.full((B,), N, device=device) if query_lengths is None else query_lengths
+    p = ((m - n if offset is None else offset)[:, None] + i)[:, :, None]
+    visible = (i < n[:, None])[:, :, None] & (j < m[:, None])[:, None, :]
+    if causal:
+        visible &= (j <= p) if blocks is None else (j <= p) | _own_block(blocks, p[..., 0], m)
+    if left is not None:
+        visible &= (j >= p - left) | (j < pinned)
+    if right is not None:
+        visible &= j <= p + right
+    if chunk is not None:
+        visible &= j // chunk == torch.div(p, chunk, rounding_mode="floor")
+    if segments is not None:
+        visible &= segments[0][:, :, None] == segments[1][:, None, :]
+    return visible
+
+
+def _own_block(blocks: Tensor, p: Tensor, m: Tensor) -> Tensor:
+    """Which keys share the block of a row's own key, where there is such a key and block."""
+    stands = (p >= 0) & (p < m[:, None])
+    own = blocks.gather(1, p.clamp(0, blocks.shape[1] - 1).long()).masked_fill(~stands, -1)
+    return (own != -1)[:, :, None] & (own[:, :, None] == blocks[:, None, :])

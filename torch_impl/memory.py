@@ -7,11 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .shapes import check, check_integer, check_list, pattern
+from attnverify.contract.arguments import check_integer
+from attnverify.contract.layers import check_init_mems, check_update_mems
+from attnverify.contract.shapes import check, pattern
+
+from .arrays import TENSORS
 
 __all__ = ["init_mems", "update_mems"]
 
-HID, MEM = pattern("hids [B N F], mems [B S F]")
+SLIDING = pattern("mem [B S F], hid [B N F]")
 Mems = list[Float[Tensor, "B S F"]] | None
 
 
@@ -24,10 +28,7 @@ def init_mems(
     device: Any = None,
 ) -> Mems:
     """As :func:`spec.memory.init_mems`, on PyTorch's default device unless told."""
-    check_integer("n_layers", n_layers)
-    check_integer("mem_len", mem_len, least=0)
-    check_integer("batch", batch)
-    check_integer("width", width)
+    check_init_mems(TENSORS, n_layers, mem_len, batch, width)
     if mem_len == 0:
         return None
     return [torch.zeros(batch, mem_len, width, dtype=dtype, device=device) for _ in range(n_layers)]
@@ -35,15 +36,9 @@ def init_mems(
 
 def update_mems(hids: Sequence[Float[Tensor, "B N F"]], mems: Mems, mem_len: int) -> Mems:
     """As :func:`spec.memory.update_mems`. Only what stays is copied."""
-    check_integer("mem_len", mem_len, least=0)
-    check_list("hids", hids)
-    for layer, hid in enumerate(hids):
-        check((HID._replace(name=f"hids.{layer}"),), hid)
+    check_update_mems(TENSORS, hids, mems, mem_len)
     if mems is None:
         return None
-    check_list("mems", mems, len(hids))
-    for layer, (mem, hid) in enumerate(zip(mems, hids, strict=True)):
-        check((HID._replace(name=f"hids.{layer}"), MEM._replace(name=f"mems.{layer}")), hid, mem)
     return [last(mem.detach(), hid.detach(), mem_len) for mem, hid in zip(mems, hids, strict=True)]
 
 
@@ -70,8 +65,8 @@ class SlidingMemory:
 
     def __init__(self, mem: Float[Tensor, "B S F"], mem_len: int) -> None:
         """Begin with a memory, of which the last mem_len positions are copied."""
-        check_integer("mem_len", mem_len)
-        check((MEM._replace(name="mem"),), mem)
+        check_integer(TENSORS, "mem_len", mem_len)
+        check(TENSORS, SLIDING[:1], mem)
         B, S, F = mem.shape
         self.mem_len, self.end = mem_len, min(S, mem_len)
         self.buffer = mem.new_empty(B, 2 * mem_len, F)
@@ -84,7 +79,7 @@ class SlidingMemory:
 
     def update(self, hid: Float[Tensor, "B N F"]) -> Float[Tensor, "B S F"]:
         """The memory after this segment."""
-        check((MEM._replace(name="mem"), HID._replace(name="hid")), self.buffer, hid)
+        check(TENSORS, SLIDING, self.buffer, hid)
         hid = hid.detach()[:, -self.mem_len :]
         if self.end + hid.shape[1] > 2 * self.mem_len:
             stays = self.mem[:, hid.shape[1] :]

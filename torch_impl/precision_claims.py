@@ -14,6 +14,8 @@ Where nothing else is said, half types are widened to float32, computed there an
 - The Triton kernels are "fused": weights and gradients of scores are in the storage dtype on their
   way into a product, q + u is rounded to it, all else is float32; float32 products are not TF32,
   whatever PyTorch's settings say. Their tanh is 1 - 2 / (1 + exp(2z)).
+- What answers to a plain name (:mod:`torch_impl.paths.fastest`) may be any: what is claimed
+  of PyTorch's kernels covers blocks and Triton kernels; in additive attention the tanh is theirs.
 - The blocked attentions are "wide", and take subnormal weights for zeros; their tanh is that of
   the Triton kernels.
 - A CPU with bfloat16 instructions (VDPBF16PS, AMX) flushes subnormals, of the operands and of what
@@ -29,6 +31,9 @@ SDPA = ("scaled_dot_product_attention", "alibi_attention")
 POSITIONS = ("transformer_xl_attention", "learned_relative_attention")
 SDPA_LAYERS = ("self_attention", "alibi_multi_head_attention")
 POSITION_LAYERS = ("relative_multi_head_attention", "transformer_xl_layer", "transformer_xl")
+FORMULA_OF_ADDITIVE = tuple(
+    f"additive_attention_{how}" for how in ("module", "module_train", "autocast")
+)
 SPELLED_OUT_LAYERS = ("multi_head_attention", "multi_head_self_attention")
 
 Claim = dict[str, Any]
@@ -41,6 +46,13 @@ def claims(cuda: bool) -> dict[str, Any]:
         for names, claim in (
             (("scaled_dot_product_score",), scaled_product),
             (POSITION_SCORES, products_added),
+            (("additive_attention",), additive),
+            (
+                tuple(
+                    f"additive_attention_{how}" for how in ("module", "module_train", "autocast")
+                ),
+                wide,
+            ),
             (SDPA, sdpa),
             (POSITIONS, with_positions),
             (SDPA_LAYERS, lambda dtype, cuda: sdpa(dtype, cuda) | {"stage": dtype}),
@@ -54,7 +66,7 @@ def claims(cuda: bool) -> dict[str, Any]:
             ),
             (
                 ("additive_attention_blocked",),
-                lambda dtype, cuda: blocked(dtype, cuda) | {"tanh_form": "exponential"},
+                additive_in_blocks,
             ),
             (("alibi_attention_flex",), flex),
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
@@ -136,6 +148,15 @@ def kernel(dtype: str, cuda: bool) -> Claim:
 
 def blocked(dtype: str, cuda: bool) -> Claim:
     return {"preset": "wide", "softmax": f"{wider(dtype)}_ftz"}
+
+
+def additive_in_blocks(dtype: str, cuda: bool) -> Claim:
+    return blocked(dtype, cuda) | {"tanh_form": "exponential"}
+
+
+def additive(dtype: str, cuda: bool) -> Claim:
+    """What answers may be the kernel on a GPU and blocks on a CPU: the looser of each two."""
+    return (projected_kernel if cuda else additive_in_blocks)(dtype, cuda)
 
 
 def projected_kernel(dtype: str, cuda: bool) -> Claim:

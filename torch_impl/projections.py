@@ -8,55 +8,24 @@ A layer is computed with functions of x, whoever owns the weights: the submodule
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from .isolation import reaches_neighbours
 from .scores import apart
-from .shapes import check, check_eps, check_heads, check_parameters, pattern
 from .transforms.autocast import lowered
 
 Parameters = Mapping[str, Tensor]
 Project = Callable[[Tensor], Tensor]
 
-X, X_MEM, POSITION = (
-    pattern("x [B N F]"),
-    pattern("x [B N F], mem? [B S F]"),
-    pattern("position [M F]"),
-)
-CROSS, SAME = (
-    pattern("query [B N F], key [B M F], value [B M F]"),
-    pattern("query [B N F], key [B N F], value [B N F]"),
-)
-MEM = pattern("mems [B S F]")[0]
-
-
-def linears(*names: str) -> str:
-    return ", ".join(f"{name}.weight [F F], {name}.bias? [F]" for name in names)
-
-
 OF_SELF = ("w_query", "w_key", "w_value")
 OF_HEADS = ("q_proj", "k_proj", "v_proj", "out_proj")
 LABML = ("query.linear", "key.linear", "value.linear", "output")
-SELF = pattern("w_query [K F], w_key [K F], w_value [E F]")
-MULTI_HEAD = pattern(linears(*OF_HEADS))
-ALIBI = pattern(linears(*LABML))
 TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
-RELATIVE = pattern(
-    f"query.linear.weight [F F], key.linear.weight [F F], {linears('value.linear', 'output')}, "
-    "key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bias [H D]"
-)
-TRANSFORMER_XL = pattern(
-    f"qkv_net.weight [3F F], qkv_net.bias? [3F], {linears('r_net', 'o_net')}, layer_norm.weight "
-    "[F], layer_norm.bias? [F], u [H D], v [H D]"
-)
-FEED_FORWARD = pattern(
-    "ff_in.weight [I F], ff_in.bias? [I], ff_out.weight [F I], ff_out.bias? [F], ff_norm.weight "
-    "[F], ff_norm.bias? [F]"
-)
 
 
 class Projections(NamedTuple):
@@ -132,7 +101,11 @@ def linear(x: Tensor, parameters: Parameters, name: str) -> Tensor:
 
 @lowered
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias, in float32 where a row of NaN would reach its neighbour."""
     x, weight = apart(x, weight)
+    if reaches_neighbours(x, *weight.shape) and weight.dtype == x.dtype:
+        wide_bias = None if bias is None else bias.float()
+        return F.linear(x.float(), weight.float(), wide_bias).to(x.dtype)
     return F.linear(x, weight, bias)
 
 
@@ -176,46 +149,3 @@ def projected(
         split_heads(project(x), H)
         for x, project in zip((query, key, value), projections[:3], strict=True)
     ]
-
-
-def check_self(x: Any, parameters: Any) -> None:
-    check(X, x)
-    check_parameters(SELF, parameters, F=x.shape[-1])
-
-
-def check_multi_head(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(CROSS, query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(MULTI_HEAD, parameters, F=query.shape[-1])
-
-
-def check_relative(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(CROSS, query, key, value)
-    width = query.shape[-1]
-    check_heads(width, num_heads)
-    check_parameters(RELATIVE, parameters, F=width, H=num_heads, D=width // num_heads)
-
-
-def check_alibi(query: Any, key: Any, value: Any, parameters: Any, num_heads: Any) -> None:
-    check(SAME, query, key, value)
-    check_heads(query.shape[-1], num_heads)
-    check_parameters(ALIBI, parameters, F=query.shape[-1])
-
-
-def check_xl_layer(
-    x: Any, position: Any, parameters: Any, num_heads: Any, mem: Any, eps: Any
-) -> None:
-    check_xl_inputs(x, position, mem)
-    width = x.shape[-1]
-    check_heads(width, num_heads)
-    names = parameters if isinstance(parameters, Mapping) else ()
-    feeds = any(str(name).startswith("ff_") for name in names)
-    wanted = (*TRANSFORMER_XL, *FEED_FORWARD) if feeds else TRANSFORMER_XL
-    check_parameters(wanted, parameters, F=width, H=num_heads, D=width // num_heads)
-    check_eps(eps)
-
-
-def check_xl_inputs(x: Any, position: Any, mem: Any, **sizes: int) -> None:
-    check(X_MEM, x, mem, **sizes)
-    S = 0 if mem is None else mem.shape[1]
-    check(POSITION, position, M=S + x.shape[1], F=x.shape[-1])

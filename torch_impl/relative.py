@@ -15,12 +15,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .attention import ATTENTION, explicit, fused
+from attnverify.contract.arguments import check_even, check_sizes
+from attnverify.contract.attention import (
+    check_learned,
+    check_learned_attention,
+    check_transformer_xl,
+    check_xl_attention,
+)
+
+from .arrays import TENSORS
+from .attention import explicit, fused
 from .flex_attention import flex
-from .isolation import is_lost, table_product
+from .isolation import is_lost, reaches_neighbours, table_product
 from .masks import causal_mask
+from .paths.fastest import faster
 from .scores import apart, scaled, wide
-from .shapes import check, check_align, check_integer, check_mask, pattern
 from .shifts import columns_read, skewed
 from .transforms.autocast import lowered
 
@@ -38,12 +47,6 @@ __all__ = [
 
 Visible = Bool[Tensor, "..."] | None
 
-XL = pattern("query [B H N D], key [B H M D], position [H M D], u [H D], v [H D]")
-LEARNED = pattern(
-    "query [B H N D], key [B H M D], key_pos_embeddings [2P H D], key_pos_bias [2P H], "
-    "query_pos_bias [H D]"
-)
-
 
 def sinusoidal_positions(
     M: int, F: int, dtype: torch.dtype = torch.float32, device: Any = None
@@ -52,10 +55,8 @@ def sinusoidal_positions(
     As :func:`spec.relative.sinusoidal_positions`, computed in float64 and rounded once, on
     PyTorch's default device unless told.
     """
-    check_integer("M", M)
-    check_integer("F", F)
-    if F % 2:
-        raise ValueError(f"F: wanted an even width, got {F}")
+    check_sizes(TENSORS, M=M, F=F)
+    check_even(F)
     double = partial(torch.arange, dtype=torch.float64, device=device)
     angle = double(M - 1, -1, -1).unsqueeze(-1) * 10000.0 ** (double(F // 2) * (-2 / F))
     return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
@@ -73,9 +74,9 @@ def transformer_xl_score(
     As :func:`spec.relative.transformer_xl_score`: two products, the second read through its shift
     while they are added.
     """
-    check(XL, query, key, position, u, v)
+    check_transformer_xl(TENSORS, query, key, position, u, v)
     q, bias, _ = transformer_xl_terms(query, key, position, u, v)
-    return scaled(q, key) + bias
+    return (scaled(q, key) + bias).to(query.dtype)
 
 
 @lowered
@@ -89,10 +90,13 @@ def transformer_xl_attention(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """
-    As :func:`spec.relative.transformer_xl_attention`: the shifted position score is the float mask
-    of SDPA.
+    As :func:`spec.relative.transformer_xl_attention`, by the path of
+    :mod:`torch_impl.paths.fastest`; its own has the shifted position score as float mask of SDPA.
     """
-    check_transformer_xl(query, key, value, position, u, v, visible)
+    check_xl_attention(TENSORS, (query, key, value), (position, u, v), visible)
+    given = query, key, value, position, u, v
+    if other := faster("transformer_xl_attention", *given, masks=(visible,)):
+        return other(*given, visible)
     q, bias, seen = transformer_xl_terms(
         query, key, position, u, v, causal_and(visible, query, key)
     )
@@ -113,7 +117,7 @@ def transformer_xl_attention_eager(
     The same as products, shift, softmax, product. Half types are computed in float32 and rounded
     once.
     """
-    check_transformer_xl(query, key, value, position, u, v, visible)
+    check_xl_attention(TENSORS, (query, key, value), (position, u, v), visible)
     q, k, x, table, u, v = wide(query, key, value, position, u, v)
     q, bias, seen = transformer_xl_terms(q, k, table, u, v, causal_and(visible, query, key))
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
@@ -133,19 +137,11 @@ def transformer_xl_attention_flex(
     The same by flex_attention, which reads the position score at each pair; see
     :mod:`torch_impl.flex_attention` for CPUs.
     """
-    check_transformer_xl(query, key, value, position, u, v, visible)
+    check_xl_attention(TENSORS, (query, key, value), (position, u, v), visible)
     q, bias, seen = transformer_xl_terms(
         query, key, position, u, v, causal_and(visible, query, key)
     )
     return flex(q, key, value, lambda score, b, h, i, j: score + bias[b, h, i, j], seen)
-
-
-def check_transformer_xl(
-    query: Any, key: Any, value: Any, position: Any, u: Any, v: Any, visible: Any
-) -> None:
-    check(ATTENTION, query, key, value)
-    check(XL, query, key, position, u, v)
-    check_mask("visible", visible, (*query.shape[:-1], key.shape[-2]))
 
 
 def transformer_xl_terms(
@@ -174,11 +170,10 @@ def learned_relative_score(
     As :func:`spec.relative.learned_relative_score`: two products, the second read through its shift
     while they are added.
     """
-    check_learned_relative(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    q, bias, _ = learned_relative_terms(
-        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align
-    )
-    return scaled(q, key) + bias
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned(TENSORS, query, key, tables, align)
+    q, bias, _ = learned_relative_terms(query, key, *tables, align)
+    return (scaled(q, key) + bias).to(query.dtype)
 
 
 @lowered
@@ -193,12 +188,15 @@ def learned_relative_attention(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """
-    As :func:`spec.relative.learned_relative_attention`: the shifted position score is the float
-    mask of SDPA.
+    As :func:`spec.relative.learned_relative_attention`, by the path of
+    :mod:`torch_impl.paths.fastest`; its own has the shifted position score as float mask of SDPA.
     """
-    tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
-    check_learned_relative(query, key, *tables, value, visible)
-    q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned_attention(TENSORS, (query, key, value), tables, align, visible)
+    given = query, key, value, *tables
+    if other := faster("learned_relative_attention", *given, masks=(visible,)):
+        return other(*given, align, visible)
+    q, bias, seen = learned_relative_terms(query, key, *tables, align, four_axes(visible))
     return fused(q, key, value, bias, seen)
 
 
@@ -217,11 +215,10 @@ def learned_relative_attention_eager(
     The same as products, shift, softmax, product. Half types are computed in float32 and rounded
     once.
     """
-    check_learned_relative(
-        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
-    )
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned_attention(TENSORS, (query, key, value), tables, align, visible)
     q, k, x = wide(query, key, value)
-    table, bias, query_bias = wide(key_pos_embeddings, key_pos_bias, query_pos_bias)
+    table, bias, query_bias = wide(*tables)
     q, bias, seen = learned_relative_terms(q, k, table, bias, query_bias, align, four_axes(visible))
     return explicit(q, k, x, bias, seen)[0].to(query.dtype)
 
@@ -241,32 +238,10 @@ def learned_relative_attention_flex(
     The same by flex_attention, which reads the position score at each pair; see
     :mod:`torch_impl.flex_attention` for CPUs.
     """
-    tables = key_pos_embeddings, key_pos_bias, query_pos_bias, align
-    check_learned_relative(query, key, *tables, value, visible)
-    q, bias, seen = learned_relative_terms(query, key, *tables, four_axes(visible))
+    tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned_attention(TENSORS, (query, key, value), tables, align, visible)
+    q, bias, seen = learned_relative_terms(query, key, *tables, align, four_axes(visible))
     return flex(q, key, value, lambda score, b, h, i, j: score + bias[b, h, i, j], seen)
-
-
-def check_learned_relative(
-    query: Any,
-    key: Any,
-    embeddings: Any,
-    bias: Any,
-    query_bias: Any,
-    align: Any,
-    value: Any = None,
-    visible: Any = None,
-) -> None:
-    if value is not None:
-        check(ATTENTION, query, key, value)
-    check(LEARNED, query, key, embeddings, bias, query_bias)
-    check_align(align)
-    N, M, P = query.shape[2], key.shape[2], bias.shape[0] // 2
-    if max(N, M) > P:
-        raise ValueError(
-            f"key_pos_embeddings: wanted at least 2P rows with P >= N={N} and P >= M={M}, got P={P}"
-        )
-    check_mask("visible", visible, (*query.shape[:-1], M))
 
 
 def learned_relative_terms(
@@ -306,6 +281,8 @@ def position_score(
         query = query.where(visible.any(-1, keepdim=True), 0)
         read = columns_read(visible.any(0).expand(-1, N, M), table.shape[1])
         table, bias = table.where(read.unsqueeze(-1), 0), bias.where(read, 0)
+    if reaches_neighbours(query, D, table.shape[1]):
+        query, table, bias = wide(query, table, bias)
     scale, lost = 1 / sqrt(D), is_lost(visible, bias, query, table)
     rows, table = apart(query.transpose(0, 1).reshape(H, B * N, D), table)
     add = table_product if lost else torch.baddbmm

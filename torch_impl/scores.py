@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .shapes import check, pattern
+from attnverify.contract.attention import ADDITIVE_SCORE, SCALED_SCORE
+from attnverify.contract.shapes import check
+
+from .arrays import TENSORS
 from .transforms.autocast import lowered
 
 __all__ = ["additive_score", "scaled_dot_product_score"]
-
-ADDITIVE = pattern("query [... N Q], key [... M K], w_query [A Q], w_key [A K], w_score [A]")
-SCALED = pattern("query [... N D], key [... M D]")
 
 
 def wide(*tensors: Tensor | None) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ def additive_score(
     """
     As :func:`spec.scores.additive_score`. Half types are computed in float32 and rounded once.
     """
-    check(ADDITIVE, query, key, w_query, w_key, w_score)
+    check(TENSORS, ADDITIVE_SCORE, query, key, w_query, w_key, w_score)
     return additive(*wide(query, key, w_query, w_key, w_score)).to(query.dtype)
 
 
@@ -89,7 +89,7 @@ def scaled_dot_product_score(
     query: Float[Tensor, "... N D"], key: Float[Tensor, "... M D"]
 ) -> Float[Tensor, "... N M"]:
     """As :func:`spec.scores.scaled_dot_product_score`."""
-    check(SCALED, query, key)
+    check(TENSORS, SCALED_SCORE, query, key)
     return scaled(query, key)
 
 

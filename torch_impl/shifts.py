@@ -10,22 +10,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .shapes import check, pattern
+from attnverify.contract.attention import SHIFTED
+from attnverify.contract.shapes import check
+
+from .arrays import TENSORS
 
 __all__ = ["rel_shift", "shift_right"]
-
-X = pattern("x [... N M]")
 
 
 def shift_right(x: Float[Tensor, "... N M"]) -> Float[Tensor, "... N M"]:
     """As :func:`spec.shifts.shift_right`, bit for bit: one copy, and a view of it."""
-    check(X, x)
+    check(TENSORS, SHIFTED, x)
     return slanted(torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], dim=-1))
 
 
 def rel_shift(x: Float[Tensor, "... N M"]) -> Float[Tensor, "... N M"]:
     """As :func:`spec.shifts.rel_shift`, bit for bit: one copy, and a view of it."""
-    check(X, x)
+    check(TENSORS, SHIFTED, x)
     padded = torch.cat([x.new_zeros(*x.shape[:-1], 1), x], dim=-1)
     return skewed(padded, x.shape[-1])
 

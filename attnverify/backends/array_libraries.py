@@ -6,6 +6,8 @@ when it is asked for.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -42,6 +44,11 @@ class Library:
     """Whether a call of other shapes is compiled anew, which takes longer than the call."""
     has_layouts: bool = True
     """Whether its arrays lie in memory as their maker chooses; else each layout is a copy."""
+    without_graph: Callable[[], AbstractContextManager[Any]] | None = None
+    """Calls while no graph is recorded, and as inference does; None where there is nothing such."""
+    in_inference: Callable[[], AbstractContextManager[Any]] | None = None
+    is_writable: bool = True
+    """Whether an array can be written to, as a cache is from step to step."""
 
 
 def array_library(name: str) -> Library:
@@ -97,7 +104,14 @@ def torch_library() -> Library:
         torch.cuda.synchronize if device == "cuda" else lambda: None,
         lambda: None,
         flushes_subnormals=flushes_subnormals,
+        without_graph=torch.no_grad,
+        in_inference=torch.inference_mode,
     )
+
+
+def flushed_by_cupy() -> tuple[str, ...]:
+    """CuPy compiles whatever it compiles with -ftz=true."""
+    return ("float32", "bfloat16")
 
 
 def cupy_library() -> Library:
@@ -112,6 +126,7 @@ def cupy_library() -> Library:
         lambda x: to_float64(cupy.asnumpy(x)),
         lambda: cupy.cuda.Device().synchronize(),
         missing,
+        flushes_subnormals=flushed_by_cupy,
     )
 
 
@@ -132,6 +147,7 @@ def jax_library() -> Library:
         jax.clear_caches,
         compiles_shapes=True,
         has_layouts=False,
+        is_writable=False,
     )
 
 
@@ -144,6 +160,10 @@ X64_IS_OFF = "x64 is off: JAX_ENABLE_X64=1 turns it on"
 def dtype_name(x: Array) -> str:
     """ "float32" for torch.float32, numpy's and everyone's."""
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
+
+
+RECORDED: ContextVar[list[Any] | None] = ContextVar("recorded", default=None)
+"""Where the outputs are kept of which PyTorch takes the gradients, for who asks for them."""
 
 
 def by_autograd(
@@ -170,7 +190,10 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
         only_memory = MEMORY_GRADIENT in inputs and "d_output" not in inputs
         arriving, inputs = split_gradients(inputs)
         mine = map_leaves(lambda x: x.detach().requires_grad_() if is_leaf(x) else x, inputs)
-        outputs = [x for x in leaves(function(**mine)) if torch.is_tensor(x)]
+        made = function(**mine)
+        if (kept := RECORDED.get()) is not None:
+            kept.append(map_leaves(lambda x: x.detach() if torch.is_tensor(x) else x, made))
+        outputs = [x for x in leaves(made) if torch.is_tensor(x)]
         wanted = [x for x in leaves(mine) if is_leaf(x)]
         pairs = [(y, d) for y, d in zip(outputs, arriving, strict=False) if y.requires_grad]
         if not pairs and not only_memory:

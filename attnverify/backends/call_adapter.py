@@ -4,6 +4,7 @@ the same arguments. Nothing is ever bound by its position alone.
 """
 
 import ast
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnverify.backends.declarations import Declarations
-from attnverify.catalogue.operation import Operation
+from attnverify.backends.option_forms import forms_of, from_shapes, has_own_form, own_form
+from attnverify.backends.terms import (
+    concerning,
+    exchange_axes,
+    has_heads,
+    translate_given,
+    translate_returned,
+)
+from attnverify.catalogue.operation import Operation, result_axes_of
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "query": ("q", "Q", "queries", "query_states", "xq"),
@@ -22,8 +31,34 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "p": ("dropout_p", "dropout_rate"),
     "score": ("scores", "s", "logits", "input", "x"),
     "d_output": ("grad_output", "d_out", "dout", "do", "dO"),
+    "d_lse": ("grad_lse", "d_logsumexp", "dlse"),
+    "outputs": ("out_partial", "partial_outputs", "outs"),
+    "lses": ("lse_partial", "partial_lses", "logsumexps", "lse"),
+    "soft_cap": ("softcap", "logits_soft_cap", "logit_cap", "attn_logits_soft_cap"),
+    "sink": ("sinks", "learnable_sink", "attn_sink", "s_aux", "sink_bias", "sink_token"),
+    "window": ("window_size", "local_window_size"),
+    "scale": ("softmax_scale", "sm_scale", "scaling"),
+    "chunk": ("attention_chunk",),
+    "pinned": ("sink_token_length",),
+    "causal": ("is_causal",),
+    "lengths": (
+        *("seqused_k", "seq_lens", "cache_seqlens", "nonpad_kv_seqlen"),
+        "key_value_seq_lengths",
+    ),
+    "query_starts": ("cu_seqlens_q", "qo_indptr", "cu_seq_q"),
+    "key_starts": ("cu_seqlens_k", "kv_indptr", "cu_seq_k"),
+    "query_lengths": ("seqused_q", "query_seq_lengths"),
+    "x": ("input", "t"),
+    "positions": ("position_ids", "pos_ids"),
+    "base": ("rope_theta", "theta", "rotary_base", "rope_base"),
+    "rotary_dim": ("rotary_ndims", "rotary_embedding_dim", "rope_dim"),
+    "frequencies": ("inv_freq", "freqs"),
 }
-"""What SDPA, flash-attn, xformers, JAX and ONNX call the specification's arguments."""
+"""
+What SDPA, flash-attn, FlashInfer, xformers, vLLM, cuDNN, JAX, ONNX and transformers call the
+specification's arguments. What is off by another default, as a cap of 0, keeps it where nothing is
+asked, and a window whose default is -1 is given -1 for no limit.
+"""
 
 BIASES = ("attn_bias", "bias")
 """A mask to add, of libraries whose boolean mask has another name or is not there."""
@@ -44,6 +79,7 @@ class Binding:
     fixed    parameters whose value follows from the operation: is_causal=False
     causal   the parameter that is given True in place of a mask that is the causal one
     scale    the parameter that is given 1/sqrt(D); unused: those that keep their defaults
+    forms    the parameters that are given something of another form, in words
     """
 
     given: Mapping[str, str]
@@ -52,6 +88,7 @@ class Binding:
     causal: str
     scale: str
     unused: tuple[str, ...]
+    forms: Mapping[str, str]
 
     def describe(self) -> str:
         """Describe the mapping in words; "" where it is that of the specification."""
@@ -60,6 +97,7 @@ class Binding:
         words += [f"{name}={value}" for name, value in self.fixed.items() if name != self.causal]
         words += [f"{self.causal}=True for the causal mask, aligned at the end"] * bool(self.causal)
         words += [f"{self.scale}=1/sqrt(D)"] if self.scale else []
+        words += [f"{name}={what}" for name, what in self.forms.items()]
         left = f"; left at their defaults: {', '.join(self.unused)}" if self.unused else ""
         return ", ".join(words) + left if words else ""
 
@@ -89,18 +127,48 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     flags = [n for n in parameters if declared.arguments.get(n) == CAUSAL_MASK]
     fixed = {n: operation.traits.causal for n in (*CAUSAL, *flags) if n in free}
     causal = flags[0] if flags and operation.mask == "mask" else ""
-    rest = [name for name in free if name not in (bias, *SCALES, *fixed)]
-    for name in rest:
-        if free[name].default is inspect.Parameter.empty:
-            raise ValueError(
-                f"argument {name!r} of {operation.name}: wanted one of "
-                f"{', '.join(operation.arguments)} or a name that a common library gives it; "
-                f'say what it is given: ARGUMENTS = {{"{name}": "{operation.arguments[0]}"}}'
-            )
+    forms = forms_of(free, operation)
+    rest = [name for name in free if name not in (bias, *SCALES, *fixed, *forms)]
+    if unknown := [name for name in rest if free[name].default is inspect.Parameter.empty]:
+        without = [own for own in operation.arguments if own not in named]
+        left = [own for own in without if operation.requires(own)] or without
+        raise UnknownArgument(
+            f"argument {unknown[0]!r} of {operation.name}: wanted one of "
+            f"{', '.join(operation.arguments)} or a name that a common library gives it"
+            f"{_advise_arguments(unknown, left)}"
+        )
     for own in operation.arguments:
-        if own not in named and operation.requires(own) and not _takes_any_name(function):
-            raise ValueError(f"{operation.name}: no argument takes {own}")
-    return Binding(named, bias, fixed, causal, scale, tuple(rest))
+        known = own in named or has_own_form(own, forms) or _takes_any_name(function)
+        if operation.requires(own) and not known:
+            raise UnknownArgument(f"{operation.name}: no argument takes {own}")
+    fixed |= {name: flag for name, flag in forms.items() if flag is True}
+    forms = {name: words for name, words in forms.items() if name not in fixed}
+    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms)
+
+
+class UnknownArgument(ValueError):
+    """A parameter that is known by no name, or an argument that no parameter takes."""
+
+
+def _advise_arguments(unknown: list[str], left: list[str]) -> str:
+    """
+    Give the line that says what the parameters are given: each the argument of the nearest name
+    among those that no parameter takes, else the only one; where nobody can know, no line.
+    """
+    said: dict[str, str] = {}
+    for name in unknown:
+        free = [own for own in left if own not in said.values()]
+        begins = [own for own in free if own.startswith(name[:3])]
+        near = difflib.get_close_matches(name, free, n=1) or begins
+        if len(near) == 1:
+            said[name] = near[0]
+    rest = [own for own in left if own not in said.values()]
+    last = [name for name in unknown if name not in said]
+    if len(rest) == len(last) == 1:
+        said |= {last[0]: rest[0]}
+    pairs = ", ".join(f'"{name}": "{own}"' for name, own in said.items())
+    it = "it is" if len(said) == 1 else "they are"
+    return f"; say what {it} given: ARGUMENTS = {{{pairs}}}" if said else ""
 
 
 def _named(
@@ -115,7 +183,38 @@ def _named(
             if name in parameters and name not in found.values() and declared.get(name, own) == own:
                 found[own] = name
                 break
-    return found
+    return found | _by_a_word(parameters, operation, found, declared)
+
+
+def _by_a_word(
+    parameters: Mapping[str, Any],
+    operation: Operation,
+    found: Mapping[str, str],
+    declared: Mapping[str, str | None],
+) -> dict[str, str]:
+    """
+    Pair the arguments that must be given with the parameters that must be, by a word of the name
+    (``q_states`` takes query) where it is that of one argument and of one parameter alone.
+    """
+    free = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in {*found.values(), *declared}
+    ]
+    pairs = [
+        (own, name)
+        for own in operation.arguments
+        for name in free
+        if {own, *SYNONYMS.get(own, ())} & {*name.split("_")}
+    ]
+    owns, names = ([*side] for side in zip(*pairs, strict=True)) if pairs else ([], [])
+    return {
+        own: name
+        for own, name in pairs
+        if own not in found
+        and operation.requires(own)
+        and owns.count(own) == names.count(name) == 1
+    }
 
 
 def parameters_of(
@@ -170,12 +269,9 @@ def adapt_signature(
     knows that keyword. Raises ValueError where its arguments cannot be told.
     """
     declared = declared or Declarations()
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(operation.specification).parameters.items()
-    }
+    defaults = {name: parameter.default for name, parameter in operation.parameters.items()}
     takes_any = _takes_any_name(function)
-    if takes_any and _has_names_of(function, operation):
+    if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
         return function_of_names(function)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
 
@@ -187,33 +283,54 @@ def adapt_signature(
             inputs["mask"], given[binding.causal] = None, True
         if binding.scale:
             given[binding.scale] = inputs["query"].shape[-1] ** -0.5
+        given |= from_shapes(inputs, binding.forms)
         for own, value in inputs.items():
             name = _parameter_of(own, value, binding, operation)
-            if name:
+            form = own_form(own, value, name, parameters, defaults[own])
+            if form is not None:
+                given |= form
+            elif name:
                 given[name] = value
             elif takes_any:
                 given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"takes no {own}")
+        if inputs.get("scale") is None and "scale" in binding.given:
+            given |= _usual_scale(binding.given["scale"], inputs, parameters)
         return given
 
-    exchanged = _exchanged(binding, operation, declared.layout)
+    said = concerning(declared.terms, operation)
+    exchanged = _exchanged(binding, operation, said)
+    axes = {binding.given.get(own, own): its for own, its in operation.axes.items() if exchanged}
+    others = {name: value for name, value in said.items() if name != "LAYOUT"}
+    alone = declared.features.get(operation.second_result) is False
 
     def adapted(**inputs: Any) -> Any:
-        given = own_arguments(**inputs).items()
-        laid_out = {name: _swapped(x) if name in exchanged else x for name, x in given}
+        given = own_arguments(**translate_given(others, operation, inputs)).items()
+        laid_out = {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in given}
         output = _call(function, laid_out, parameters)
-        return _from_layout(output) if "return" in exchanged else output
+        if alone and not isinstance(output, (list, tuple)):
+            output = output, None
+        return translate_returned(said, operation, inputs, output)
 
     adapted.own = function  # type: ignore[attr-defined]
     adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
     adapted.exchanged = exchanged  # type: ignore[attr-defined]
+    unwritten = exchanged and "lses" in operation.arguments
+    adapted.is_translated = bool(others or alone or unwritten)  # type: ignore[attr-defined]
     adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
     adapted.causal = binding.causal  # type: ignore[attr-defined]
     adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
+
+
+def _usual_scale(
+    name: str, inputs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """1/sqrt(D) for a parameter whose default says nothing of it."""
+    return {} if parameters[name].default is None else {name: inputs["query"].shape[-1] ** -0.5}
 
 
 def _is_causal_mask(inputs: Mapping[str, Any]) -> bool:
@@ -234,6 +351,12 @@ def _takes_any_name(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return False
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def says_more(declared: Declarations, operation: Operation) -> bool:
+    """Tell whether a file says of an operation how its calls or results are to be translated."""
+    alone = declared.features.get(operation.second_result) is False
+    return alone or bool(concerning(declared.terms, operation))
 
 
 def _has_names_of(function: Callable[..., Any], operation: Operation) -> bool:
@@ -282,27 +405,14 @@ def _by_place_alone(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name, parameter in parameters.items() if parameter.kind is only]
 
 
-def _exchanged(binding: Binding, operation: Operation, layout: str) -> list[str]:
+def _exchanged(binding: Binding, operation: Operation, said: Mapping[str, Any]) -> list[str]:
     """
     Name the parameters, and "return", whose arrays have heads behind positions in this layout.
     """
-    if layout != "BNHD":
+    if "LAYOUT" not in said:
         return []
-    headed = [own for own, axes in operation.axes.items() if axes.split()[:2] == ["B", "H"]]
-    names = [binding.given[own] for own in headed if own in binding.given]
-    return [*names, *["return"] * operation.is_attention]
-
-
-def _from_layout(output: Any) -> Any:
-    if isinstance(output, (list, tuple)):
-        return type(output)(_swapped(x) if len(x.shape) == 4 else x for x in output)
-    return _swapped(output)
-
-
-def _swapped(x: Any) -> Any:
-    """Return the array with heads behind positions; what lay in one piece does so again."""
-    other = x.swapaxes(1, 2)
-    if hasattr(x, "is_contiguous"):
-        return other.contiguous() if x.is_contiguous() else other
-    flags = getattr(x, "flags", None)
-    return other.copy() if flags is not None and flags.c_contiguous else other
+    headed = [own for own, axes in operation.axes.items() if has_heads(axes, width=True)]
+    names = [binding.given.get(own, own) for own in headed]
+    arrays = {name: axes for name, axes in operation.axes.items() if not name.startswith("d_")}
+    results = arrays.values() if operation.is_gradient else result_axes_of(operation, {})
+    return [*names, *["return"] * any(has_heads(axes, width=True) for axes in results)]

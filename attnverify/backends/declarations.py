@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from attnverify.backends.terms import TERMS
 from attnverify.precision import DTYPES
 
-SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D", "weights")
+SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D", "weights", "lse")
 """The features that a file has or has not."""
 
 FEATURES = (*SWITCHES, "align", "width")
@@ -21,10 +22,7 @@ FEATURES = (*SWITCHES, "align", "width")
 CAUSAL_ALONE = "causal"
 """What FEATURES says of a kernel that knows no mask but the causal one."""
 
-LAYOUTS = ("BHND", "BNHD")
-"""The orders of axes of query, key, value and output."""
-
-MASKS = ("mask", "visible", "attn_mask", "key_padding_mask")
+MASKS = ("mask", "visible", "attn_mask")
 
 NO_GRADIENT = "has no gradient"
 """The reason where no output depends on an input, as the library's autograd sees it."""
@@ -38,13 +36,13 @@ class Declarations:
     dtypes    those that it is judged in; empty where it does not say
     features  "gradient", "mask" ... with True or False, "align" with the words that it knows,
               "width" with the widths of a head; "mask" may be "causal"
-    layout    the order of axes of query, key, value and output; "" that of the specification
+    terms     what it means otherwise than the specification, by its names: LAYOUT, LSE_BASE ...
     arguments what its own names mean: {"q": "query"}; None for what is not to be given
     """
 
     dtypes: tuple[str, ...] = ()
     features: Mapping[str, Any] = field(default_factory=dict)
-    layout: str = ""
+    terms: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, str | None] = field(default_factory=dict)
 
     def line_without(self, feature: str) -> str:
@@ -101,16 +99,17 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 def read_declarations(module: ModuleType) -> Declarations:
     """What a module declares. Raises ValueError for what cannot be read."""
-    said = {name: getattr(module, name, None) for name in ("LAYOUT", "ARGUMENTS")}
-    if said["LAYOUT"] not in (None, *LAYOUTS):
-        raise ValueError(f"LAYOUT: wanted {' or '.join(LAYOUTS)}, got {said['LAYOUT']!r}")
-    arguments = said["ARGUMENTS"] or {}
+    terms = {name: value for name in TERMS if (value := getattr(module, name, None)) is not None}
+    for name, value in terms.items():
+        if not TERMS[name].allows(value):
+            raise ValueError(f"{name}: wanted {TERMS[name].wanted}, got {value!r}")
+    arguments = getattr(module, "ARGUMENTS", None) or {}
     if not isinstance(arguments, Mapping):
         raise ValueError(f'ARGUMENTS: wanted a mapping, as in {{"q": "query"}}, got {arguments!r}')
     return Declarations(
         _read_dtypes(getattr(module, "DTYPES", ())),
         _read_features(getattr(module, "FEATURES", {})),
-        said["LAYOUT"] or "",
+        terms,
         arguments,
     )
 

@@ -15,7 +15,7 @@ import inspect
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,21 +33,16 @@ from attnverify.backends.array_libraries import (
     array_library,
     by_autograd,
 )
-from attnverify.backends.call_adapter import adapt_signature
+from attnverify.backends.call_adapter import UnknownArgument, adapt_signature, bind
 from attnverify.backends.declarations import STRICT, Declarations, read_declarations
 from attnverify.backends.machine import UNSEEN, Machine, find_machine, imported_names
 from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
-from attnverify.backends.triton_interpreter import mend_interpreter
+from attnverify.backends.triton_interpreter import INTERPRETED, has_interpreted, mend_interpreter
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
+from attnverify.catalogue.outside import answers_of
 from attnverify.catalogue.traits import CHAPTERS
 from attnverify.device_assignment import chosen_machine, show_device
-from attnverify.precision import (
-    DTYPES,
-    SUBNORMALS_FLUSHED,
-    Precision,
-    names_dtypes_alone,
-    resolve,
-)
+from attnverify.precision import DTYPES, UNDECLARED, Precision, resolve
 
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
@@ -61,14 +56,19 @@ class Backend:
              a module's name
     library  the four functions, its own or an adapter's
     broken   why it cannot be used at all, or None; missing: why it cannot run here, or None;
-             missing_package: the one that is not installed, where that is why
+             missing_package: the one that is not installed, where that is why; line: of its file,
+             where that is what cannot be read or compiled
     notes    what its author should know: names that are no operation, no PRECISION declared
     machine  what stands for the GPU that its kernels are written for, where there is none
     sampled  whether shorter profiles judge few cases of it: a column of ours on the machine
+    is_compiled_too  whether the same run judges its kernels compiled, on the machine
+    interpreted  whether Triton's interpreter executes the kernels of a user's file
     declared what it says of the dtypes and features that it is judged in
+    flushing the dtypes in which its library counts subnormal numbers as 0
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
     copy     the same file, loaded once more, whose calls were all as wrong as here
+    refused  of each function that cannot be called why
     """
 
     name: str
@@ -76,8 +76,10 @@ class Backend:
     by_name: bool = False
     library: Library | None = None
     precision: Any = None
+    flushing: tuple[str, ...] = ()
     implementations: list["Implementation"] = field(default_factory=list)
     broken: str | None = None
+    line: int = 1
     missing: str | None = None
     missing_package: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -86,10 +88,13 @@ class Backend:
     deterministic: bool = False
     machine: Machine | None = None
     sampled: bool = False
+    is_compiled_too: bool = False
+    interpreted: bool = False
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     copy: "Backend | None" = None
+    refused: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -117,14 +122,30 @@ class Implementation:
         """Who answered: ``torch_impl``, or ``torch_impl:flex``."""
         return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
 
+    @property
+    def is_emulated(self) -> bool:
+        """
+        Whether real calls would take minutes: kernels for a GPU that is not there, those that
+        Triton's interpreter executes, and the ways of our own columns that call functions which are
+        judged beside them.
+        """
+        return self.quick or self.backend.interpreted or self.backend.machine is not None
+
     def precision(self, dtype: str) -> Precision:
         """
         Return the arithmetic that it declares in a dtype; where no float is judged, in the widest.
         """
         dtype = "float64" if dtype == "bool" else dtype
         if dtype not in self.precisions:  # asked for in every case
+            backend = self.backend
+            flushes = dtype in backend.flushing
             self.precisions[dtype] = resolve(
-                self.backend.precision, self.operation.name, self.name, dtype
+                backend.precision,
+                self.operation.name,
+                self.name,
+                dtype,
+                flushes,
+                undeclared_of(self.operation),
             )
         return self.precisions[dtype]
 
@@ -152,7 +173,7 @@ def load(source: str) -> Backend:
             functions = functions_of(asked, modules)
     except KeyboardInterrupt:
         raise
-    except NoSuchFunction as error:
+    except NotThere as error:
         backend.broken = str(error)
         return backend
     except BaseException as error:  # a user's file may do anything while it is imported
@@ -165,6 +186,7 @@ def load(source: str) -> Backend:
             backend.missing = f"the package {backend.missing_package} is not installed"
         else:
             backend.broken = f"cannot be imported: {describe(error)}"
+            backend.line = line_of(error)
         return backend
     return populate(backend, modules, functions)
 
@@ -220,13 +242,20 @@ def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable
         if not hasattr(found, name):
             close = difflib.get_close_matches(name, exported_functions(modules), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise NoSuchFunction(f"{asked.place} has no {asked.function}{hint}")
+            raise NotThere(f"{asked.place} has no {asked.function}{hint}")
         found = getattr(found, name)
+    if isinstance(found, type):
+        made = f"{asked.name.lower()}_made"
+        raise NotThere(
+            f"{asked.function} is a class, and an instance of it is judged: write "
+            f"{made} = {asked.name}() in the file, then: "
+            f"attnverify run {asked.place}:{made}={asked.operation or 'OPERATION'}"
+        )
     return {asked.operation or asked.name: found}
 
 
-class NoSuchFunction(Exception):
-    """What was asked for by its name is not in the module."""
+class NotThere(Exception):
+    """What was asked for by its name is not there, or no Python."""
 
 
 def reload(implementation: Implementation) -> Implementation | None:
@@ -241,8 +270,21 @@ def reload(implementation: Implementation) -> Implementation | None:
     return next((i for i in backend.copy.implementations if i.name == implementation.name), None)
 
 
+NOT_COMPILED = "NVRTC does not compile it"
+
+
+def line_of(error: BaseException) -> int:
+    """Find the line that Python cannot read, or NVRTC compile; 1 where neither is why."""
+    if isinstance(error, SyntaxError):
+        return error.lineno or 1
+    place = str(error).partition(NOT_COMPILED)[2].partition(".py(")[2].partition(")")[0]
+    return int(place) if place.isdigit() else 1
+
+
 def describe(error: BaseException) -> str:
     words, place = str(error), ""
+    if NOT_COMPILED in words:
+        words = "\n".join(words.splitlines()[:2])  # the first error, with its line
     if isinstance(error, SyntaxError):
         words, place = error.msg, f" (line {error.lineno})"  # str() says the line once more
     return f"{type(error).__name__}: {' '.join(words.split())[:300]}{place}"
@@ -254,22 +296,26 @@ def from_name(name: str) -> list[ModuleType]:
     here.
     """
     ours = name.partition(".")[0] in PROJECT_BACKENDS
+    if Path(name).is_file():
+        raise NotThere(f"{name} is no Python file: wanted one whose name ends in .py")
     package = importlib.import_module(f"attnverify.{name}" if ours else name)
     return [package, *submodules(package)]
+
+
+PRIVATE = "_attnverify_"
+"""What the names begin with under which files are loaded."""
 
 
 def from_path(path: Path) -> list[ModuleType]:
     """Load a file or a package by path, under a private name that shadows nothing."""
     file = path / "__init__.py" if path.is_dir() else path
     if not file.exists():
-        raise FileNotFoundError(
+        raise NotThere(
             f"{path} is a folder without __init__.py: name one of its files"
             if path.is_dir()
             else f"no file {path}"
         )
-    private = (
-        f"_attnverify_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    )
+    private = f"{PRIVATE}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     for loaded in [
         name for name in sys.modules if name == private or name.startswith(f"{private}.")
     ]:
@@ -279,8 +325,23 @@ def from_path(path: Path) -> list[ModuleType]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[private] = module
+    if (folder := str(path.resolve().parent)) not in sys.path and uses_neighbours(file):
+        sys.path.append(folder)
     spec.loader.exec_module(module)
     return [module, *submodules(module)]
+
+
+def uses_neighbours(file: Path) -> bool:
+    """
+    Tell whether a file imports what lies beside it, as Python finds it where the file is run, and
+    what is nowhere else: its folder shadows nothing.
+    """
+    try:
+        names = set(imported_names(ast.parse(file.read_bytes()))) - {file.stem}
+    except (SyntaxError, ValueError):
+        return False
+    beside = [n for n in names if (file.parent / f"{n}.py").exists() or (file.parent / n).is_dir()]
+    return any(importlib.util.find_spec(name) is None for name in beside)
 
 
 def submodules(package: ModuleType) -> list[ModuleType]:
@@ -310,7 +371,9 @@ def populate(
     try:
         if not parse_source(backend.source).is_column:
             backend.declared = read_declarations(root)
-            mend_interpreter()
+            if mend_interpreter() and has_interpreted(modules):
+                backend.interpreted = True
+                backend.notes.append(INTERPRETED)
         backend.library = library_of(root, modules, backend.machine)
         backend.missing = backend.library.missing()
         if backend.sampled and backend.machine is not None:
@@ -318,6 +381,11 @@ def populate(
         if backend.missing:
             return backend
         resolve_all(backend)
+        if backend.declared is not STRICT and (
+            guess := guess_operation(functions, backend.declared, backend.source)
+        ):
+            functions = dict.fromkeys(guess[:1], *functions.values())
+            backend.notes.append(guess[1])
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]
@@ -330,13 +398,19 @@ def populate(
         backend.missing = describe(error)
         return backend
     except Exception as error:
-        backend.broken = describe(error)
+        backend.broken, backend.line = describe(error), line_of(error)
         return backend
+    if backend.refused and not backend.implementations:
+        backend.broken = "; ".join(backend.refused)
+        return backend
+    backend.notes += backend.refused
     if not backend.implementations:
-        backend.broken = f"names no operation of the catalogue{describe_names(root, functions)}"
+        backend.broken = (
+            f"names no operation of the catalogue{describe_names(root, functions, backend.source)}"
+        )
         return backend
-    if backend.precision is None or names_dtypes_alone(backend.precision):
-        take_undeclared(backend, backend.library)
+    if backend.declared is not STRICT:
+        take_subnormals(backend)
     return backend
 
 
@@ -350,35 +424,45 @@ KERNELS = ("triton", "cuda")
 """How the implementations of our columns are called that are kernels of their own."""
 
 
-def take_undeclared(backend: Backend, library: Library) -> None:
-    """In a dtype that PRECISION does not name subnormal numbers count as the library has them."""
-    flushing, named = library.flushes_subnormals(), backend.precision or {}
-    backend.precision = {dtype: SUBNORMALS_FLUSHED[dtype] for dtype in flushing} | named or None
-    if not named:
-        judged = describe_undeclared(library.name, flushing)
+def take_subnormals(backend: Backend) -> None:
+    """
+    Let subnormal numbers count as the library of a user's file has them. That is no arithmetic of
+    the file's: a preset that it names is no stricter there than nothing named.
+    """
+    assert backend.library is not None
+    backend.flushing = backend.library.flushes_subnormals()
+    if backend.precision is None:
+        names = {undeclared_of(one.operation): None for one in backend.implementations}
+        judged = describe_undeclared(backend.library.name, backend.flushing, [*names])
         backend.notes.append(f"PRECISION is not declared: {judged}")
 
 
-def describe_undeclared(library: str, flushing: tuple[str, ...]) -> str:
+def undeclared_of(operation: Operation) -> str:
+    """Return the preset by which an operation is judged where a file declares none."""
+    return UNDECLARED if operation.outside is None else operation.outside.undeclared
+
+
+def describe_undeclared(library: str, flushing: tuple[str, ...], names: list[str]) -> str:
     """By what arithmetic a file is judged that declares none."""
+    judged = f"judged as {' and '.join(names)}"
     if not flushing:
-        return "judged as eager"
+        return judged
     where = "" if flushing == DTYPES else f" of {', '.join(flushing)}"
-    return f"judged as eager, with subnormal numbers{where} as 0, as {library} has them here"
+    return f"{judged}, with subnormal numbers{where} as 0, as {library} has them here"
 
 
 HAS_OTHERS = "its functions are"
 """What is said of a module whose functions have names of their own."""
 
 
-def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]]) -> str:
+def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]], source: str) -> str:
     """What a module without an operation has instead."""
     statements = [n for n in ast.walk(parse_module(root)) if isinstance(n, ast.ImportFrom)]
-    for place, name in ((n.module, alias.name) for n in statements for alias in n.names):
+    for name in (alias.asname or alias.name for node in statements for alias in node.names):
         if parse_name(name):
             return (
-                f": {name} is imported there, not defined: list it in __all__, or judge it by "
-                f"--fn {place}:{name}"
+                f": {name} is imported there, not defined: list it in __all__, or judge it by: "
+                f"attnverify run {source}:{name}"
             )
     if functions:
         return f": {HAS_OTHERS} {', '.join(functions)}"
@@ -479,6 +563,7 @@ def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any
                 and name not in BACKEND_FUNCTIONS
             ):
                 functions[name] = thing
+        functions |= dict(answers_of(module))
     return functions
 
 
@@ -506,7 +591,11 @@ def implementations(
         if inspect.iscoroutinefunction(function):
             raise ValueError(f"{name} is async: wanted a function that returns its output")
         on_device = on_device_of(backend, function, operation)
-        adapted = adapt_signature(on_device, operation, backend.declared)
+        try:
+            adapted = adapt_signature(on_device, operation, backend.declared)
+        except UnknownArgument as error:  # costs this operation alone
+            backend.refused.append(f"{name} is not judged: {error}")
+            continue
         if mapping := getattr(adapted, "mapping", ""):
             backend.notes.append(f"{name} is called with {mapping}")
         if unjudged := getattr(adapted, "unjudged", ""):
@@ -533,11 +622,22 @@ def on_device_of(
 
 
 def public_functions(module: ModuleType) -> list[str]:
-    """Return the functions of a file without ``__all__`` that are its own."""
+    """
+    Return the functions of a file without ``__all__`` that are its own, or that it gives the name
+    of an operation.
+    """
+    assigned = {
+        target.id
+        for node in parse_module(module).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and parse_name(target.id)
+    }
     return [
         name
         for name, thing in vars(module).items()
-        if getattr(thing, "__module__", None) == module.__name__ and name[0] != "_"
+        if name[0] != "_"
+        and (getattr(thing, "__module__", None) == module.__name__ or name in assigned)
     ]
 
 
@@ -586,6 +686,7 @@ def implementation_of_function(
     backend.machine = machine_of(Path(file)) if file.endswith(".py") and not is_ours else None
     machine = backend.machine
     backend.library = machine.adapter(library) if machine else array_library(library)
+    backend.flushing = backend.library.flushes_subnormals()
     resolve_all(backend)
     backend.implementations = list(implementations(backend, {operation: function}))
     if machine is not None:
@@ -595,3 +696,42 @@ def implementation_of_function(
 def by_path(source: str) -> bool:
     asked = parse_source(source)
     return asked.is_path and not asked.is_column
+
+
+# What the one function of a file is, where its name says nothing
+
+GUESSED = "is taken for"
+PLAIN = "scaled_dot_product_attention"
+"""What a function of query, key and value is taken for."""
+
+
+def guess_operation(
+    functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
+) -> tuple[str, str] | None:
+    """
+    Name the operation that the one function may be, and say so: that whose name its own or the
+    file's holds, else the plain attention, else the only one that is called with such arguments.
+    None where nothing is plain.
+    """
+    if len(functions) != 1 or any(map(parse_name, functions)):
+        return None
+    ((name, function),) = functions.items()
+    found = [one for one in CATALOGUE if takes_arguments(function, one, declared)]
+    named = [one for one in found if one in f"{name} {parse_source(source).name}"]
+    plain = [one for one in found if one == PLAIN]
+    for chosen in (named, plain, found):
+        if len(chosen) == 1:
+            place = source if parse_source(source).function else f"{source}:{name}"
+            return chosen[0], (
+                f"{name} {GUESSED} {chosen[0]}, by its arguments; if it is another: "
+                f"attnverify run {place}=OPERATION"
+            )
+    return None
+
+
+def takes_arguments(function: Callable[..., Any], operation: str, declared: Declarations) -> bool:
+    """Tell whether a function can be called with the arguments of an operation."""
+    try:
+        return bool(bind(function, CATALOGUE[operation], declared).given)
+    except (UnknownArgument, ValueError):
+        return False

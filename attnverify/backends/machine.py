@@ -17,17 +17,22 @@ from typing import Any
 
 from numpy import ndarray
 
-from attnverify.backends.array_libraries import Library, array_library, to_dtype, to_float64
+from attnverify.backends.array_libraries import (
+    Library,
+    array_library,
+    flushed_by_cupy,
+    to_dtype,
+    to_float64,
+)
 from attnverify.device_assignment import TARGETS, chosen_machine
 from attnverify.ptx.findings import NotUnderstood
-from attnverify.ptx.kernel import forget_kernels
 
 __all__ = ["UNSEEN", "Machine", "find_machine"]
 
 
 INTERPRET = "TRITON_INTERPRET"
 
-UNSEEN = "ptxas, timing, the order of memory between blocks, TMA and a missing __syncwarp"
+UNSEEN = "ptxas, timing, TMA and a missing __syncwarp"
 """What a verdict of the machine says nothing about: told beside it."""
 
 
@@ -65,6 +70,7 @@ class Machine:
             yield import_module(f"{launchers}.cupy").as_cupy(self.target)
             return
         yield import_module(f"{launchers}.torch_cuda").pretended_cuda(self.target)
+        yield import_module(f"{launchers}.sources.inline").inline_on_machine(self.target)
         if find_spec("triton") is not None:
             on_machine = import_module(f"{launchers}.triton").on_machine
             yield on_machine(self.target, autotune=self.tuning)
@@ -113,7 +119,7 @@ class Machine:
 
         def forget() -> None:
             library.forget()
-            forget_kernels()
+            import_module("attnverify.ptx.kernel").forget_kernels()
 
         return replace(library, forget=forget)
 
@@ -143,13 +149,21 @@ def _cupy_on_host() -> Library:
     def to_numpy(x: Any) -> ndarray:
         return to_float64(x).view(ndarray)
 
-    return Library("cupy", from_numpy, to_numpy, lambda: None, lambda: None)
+    return Library(
+        "cupy",
+        from_numpy,
+        to_numpy,
+        lambda: None,
+        lambda: None,
+        flushes_subnormals=flushed_by_cupy,
+    )
 
 
 def find_machine(path: Path) -> Machine | None:
     """
-    Find the machine that a user's file, or package, needs here: where it imports Triton or CuPy and
-    there is no GPU, or where ``--device`` asks for one; None where it needs none.
+    Find the machine that a user's file, or package, needs here: where it imports Triton or CuPy, or
+    compiles CUDA sources by PyTorch's ``load_inline``, and there is no GPU, or where ``--device``
+    asks for one; None where it needs none.
 
     The file chooses another GPU than sm_90a by ``TARGET = "sm_80"``, and asks for one by it where
     it has its kernels from elsewhere; one with tensor descriptors gets sm_80, for its kernels then
@@ -162,14 +176,15 @@ def find_machine(path: Path) -> Machine | None:
         return None
     names = {name for tree in trees for name in imported_names(tree)}
     declared = next((name for tree in trees for name in _declared_target(tree)), None)
-    triton = "triton" in names or (declared and "torch" in names)
+    inline = any(_handles(tree, INLINE) for tree in trees)
+    triton = "triton" in names or ((declared or inline) and "torch" in names)
     library = "torch" if triton else "cupy" if "cupy" in names else None
     asked = chosen_machine()
     if asked is not None and "torch" in names:
         return Machine(asked, library or "torch")
     if library is None or (asked is None and _has_gpu(library)):
         return None
-    usual = "sm_80" if any(_has_descriptors(tree) for tree in trees) else "sm_90a"
+    usual = "sm_80" if any(_handles(tree, DESCRIPTORS) for tree in trees) else "sm_90a"
     return Machine(asked or _parse_target(declared or usual), library)
 
 
@@ -196,13 +211,12 @@ def _names_interpreter(tree: ast.AST) -> bool:
 
 
 DESCRIPTORS = ("make_tensor_descriptor", "TensorDescriptor")
+INLINE = ("load_inline",)
 
 
-def _has_descriptors(tree: ast.AST) -> bool:
-    """Whether a file handles Triton's tensor descriptors."""
-    return any(
-        getattr(node, "attr", getattr(node, "id", None)) in DESCRIPTORS for node in ast.walk(tree)
-    )
+def _handles(tree: ast.AST, names: tuple[str, ...]) -> bool:
+    """Whether a file names Triton's tensor descriptors, or what compiles CUDA sources in it."""
+    return any(getattr(node, "attr", getattr(node, "id", None)) in names for node in ast.walk(tree))
 
 
 def _declared_target(tree: ast.Module) -> Iterator[str]:

@@ -4,7 +4,8 @@ and what it computes wrongly, bfloat16, is refused. Seen with Triton 3.6.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,39 @@ import numpy as np
 NO_BFLOAT16 = "Triton's interpreter takes bfloat16 for whole numbers"
 
 
-def mend_interpreter() -> None:
-    """Mend the interpreter that the files of this process have loaded, if they have."""
+INTERPRETED = (
+    "Triton's interpreter executes its kernels: of the sizes that models make it is shown the "
+    "smallest of several tiles"
+)
+
+
+def mend_interpreter() -> bool:
+    """Mend the interpreter that the files of this process have loaded; whether they have."""
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")
     if interpreter is None or hasattr(interpreter, "mended"):
-        return
+        return interpreter is not None
     builder = interpreter.InterpreterBuilder
     builder.create_dot = without_bfloat16(builder.create_dot)
     builder.binary_op = without_bfloat16(builder.binary_op)
     interpreter._patch_lang_tensor = with_lengths(interpreter._patch_lang_tensor)
     interpreter.mended = True
+    return True
+
+
+def has_interpreted(modules: Iterable[ModuleType]) -> bool:
+    """Whether a kernel of these modules, or of those that they take names from, is interpreted."""
+    named = [value for module in modules for value in vars(module).values()]
+    beside = {sys.modules.get(str(getattr(value, "__module__", ""))) for value in named}
+    further = [value for module in beside - {None} for value in vars(module).values()]
+    return any(type(value).__name__ == "InterpretedFunction" for value in inner(named + further))
+
+
+def inner(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, and what autotuning and heuristics wrap."""
+    for value in values:
+        yield value
+        if type(value).__module__.startswith("triton.") and hasattr(value, "fn"):
+            yield value.fn
 
 
 def with_lengths(patch: Callable[..., None]) -> Callable[..., None]:

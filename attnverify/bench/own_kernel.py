@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnverify.backends.loader import Backend, Implementation
+from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.race import Entry, Race, enter, record, run
 from attnverify.bench.measure.shares import Question, ask
 from attnverify.bench.measure.validation import Judgement
-from attnverify.bench.races import device, two_threads
 from attnverify.bench.report.results import (
     Record,
     device_name,
@@ -21,6 +21,7 @@ from attnverify.bench.report.results import (
     write_records,
 )
 from attnverify.fault_score import cases_of_aspect
+from attnverify.judge import state_guard
 from attnverify.verdicts.tally import Options
 
 INTERPRETED = "the PTX machine executes it here, and its seconds say nothing of a GPU's"
@@ -42,7 +43,10 @@ def race_backend(
             yield [not_raced(implementation, "no case of a size of the field is known for it")]
             continue
         with two_threads(seconds > 0):
+            around = state_guard.snapshot(vital=True)
             raced = race_one(implementation, case, wrong, measured=seconds > 0)
+            if changes := "; ".join(map(str, state_guard.diff_and_restore(around))):
+                raced.entries[0].refused = changes
         yield [record(raced, entry) for entry in raced.entries]
 
 

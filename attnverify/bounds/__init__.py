@@ -29,24 +29,26 @@ from attnverify.bounds.gradients import relative as relative_gradients
 from attnverify.bounds.gradients import scores as score_gradients
 from attnverify.bounds.gradients import transformer_xl as transformer_xl_gradients
 from attnverify.bounds.softmax_rows import added
-from attnverify.catalogue.traits import EXACT, TRAITS
+from attnverify.bounds.today import grouped, rotary
+from attnverify.catalogue.traits import TRAITS
 from attnverify.precision import REFERENCE, Precision
 
 _MODULES = (
     *(scores, attention, relative, alibi, layers, transformer_xl),
     *(score_gradients, attention_gradients, relative_gradients, layer_gradients),
-    transformer_xl_gradients,
+    *(transformer_xl_gradients, grouped, rotary),
 )
 
-BOUNDS: Mapping[str, Callable[..., Any]] = {
+BOUNDS: dict[str, Callable[..., Any]] = {
     name: twin
     for module in _MODULES
     for name, twin in vars(module).items()
     if name.removesuffix("_grad") in TRAITS and not isinstance(twin, ModuleType)
 }
-"""The bound of each operation: the function of its name in these modules."""
-
-OPERATIONS = frozenset(BOUNDS) | EXACT
+"""
+The bound of each operation: the function of its name in these modules; beside them those that are
+derived for operations from outside (attnverify/specified).
+"""
 
 Bound = ndarray | tuple["Bound", ...] | list["Bound"] | None
 

@@ -129,12 +129,15 @@ def biased_error(
     """
     Bound the error of s after a bias with the error Eb was added:
 
-        rounded(s, E + Eb + acc(terms) (|bias| + Eb), score)
+        rounded(s, E + Eb + acc(terms) (|bias| + Eb) + g(1, u) (|s - bias| + |bias| + Eb), score)
 
-    since the sum of so many terms that s is may begin with the bias (0: s is no sum). The softmax
-    checks the range.
+    since the sum of so many terms that s is may begin with the bias (0: s is no sum), and since
+    score and bias may each be multiplied by log2(e), for an exponential to the base 2, before they
+    are added: where they cancel, what that rounds stays, u of `softmax`. The softmax checks the
+    range.
     """
     size = np.abs(bias) if Eb is None else np.abs(bias) + Eb
+    E = E + gamma(1, P.softmax.u) * (np.abs(s - bias) + size)
     E = E + start_error(size, terms, P) if terms else E
     return rounding_error(s, E if Eb is None else E + Eb, P.score, fits=True)
 

@@ -1,7 +1,8 @@
 """The error of o = sum_j p_j x_j, a softmax row times the values, x_j = factor_j v_j."""
 
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import numpy as np
 from numpy import ndarray
@@ -18,16 +19,17 @@ from attnverify.bounds.softmax_rows import (
 )
 from attnverify.precision import Format, Precision
 
-LARGE = (
-    8e6  # above this many terms |x_j - o| is not formed one by one: 64 MB for each array of them
-)
+LARGE = 8e6
+"""Above this many terms |x_j - o| is not formed one by one: matrix products bound its mean."""
+BLOCK = 2**15
+"""How many terms are formed at a time: 256 KB, which a cache holds."""
 
 
 @dataclass(frozen=True)
 class WeightedMean:
     """
     In float64: the rows, v, |v|, the dropout factor and the share 1/(1-p) that it is where nothing
-    is dropped, o, |x - o| one by one (small cases) or None, and what follows.
+    is dropped, o, the largest |x - o| and |x| of the keys that a row sees, and which o is lost.
     """
 
     rows: Rows
@@ -36,8 +38,6 @@ class WeightedMean:
     factor: ndarray | None
     share: float
     o: ndarray
-    apart: ndarray | None
-    spread: ndarray
     cap: ndarray
     top: ndarray
     lost: ndarray | None
@@ -47,14 +47,16 @@ class WeightedMean:
         """Whether a kept weight is multiplied by something other than 1."""
         return self.share != 1
 
+    @property
+    def large(self) -> bool:
+        """Whether there are too many terms |x - o| to form them one by one."""
+        return self.o.size * self.v.shape[-2] > LARGE
+
 
 def weighted_mean(
     at: Rows, value: ndarray, keep: ndarray | None = None, p: float = 0.0
 ) -> WeightedMean:
-    """
-    Compute the weighted mean of the values, its distance |x - o| to each of them, and that
-    distance's mean and maximum.
-    """
+    """Compute the weighted mean of the values, and how far from it one of them may lie."""
     v, bad = finite(value)
     if (
         at.visible is not None
@@ -64,40 +66,103 @@ def weighted_mean(
     factor = None if keep is None else np.where(np.broadcast_to(keep, at.s.shape), share, 0.0)
     weight = at.p if factor is None else at.p * factor
     o, size = weight @ v, np.abs(v)
-    if o.size * v.shape[-2] > LARGE:
-        top = np.broadcast_to(size.max(-2, keepdims=True) * share, o.shape)
-        part = WeightedMean(at, v, size, factor, share, o, None, o, top + np.abs(o), top, None)
-        spread, apart, cap, top = distance(part, at.p), None, part.cap, part.top
-    else:
-        x = v[..., None, :, :] if factor is None else factor[..., None] * v[..., None, :, :]
-        size_x = np.abs(x)
-        # o itself is rounded in float64, which |x - o| must survive where one weight is almost 1
-        guard = 2.0**-52 * (v.shape[-2] + 4) * size_x.max(-2, keepdims=True)
-        apart = np.abs(x - o[..., None, :]) + guard
-        if at.visible is not None:
-            seen = at.visible[..., None]
-            apart, size_x = np.where(seen, apart, 0.0), np.where(seen, size_x, 0.0)
-        spread, cap, top = (at.p[..., None, :] @ apart)[..., 0, :], apart.max(-2), size_x.max(-2)
+    top = np.broadcast_to(size.max(-2, keepdims=True) * share, o.shape)
     lost = (
         None
         if bad is None
         else np.broadcast_to(True if at.visible is None else at.visible, at.s.shape) @ bad
     )
-    return WeightedMean(at, v, size, factor, share, o, apart, spread, cap, top, lost)
+    mix = WeightedMean(at, v, size, factor, share, o, top + np.abs(o), top, lost)
+    return mix if mix.large else _look_at_each(mix)
 
 
-def distance(mix: WeightedMean, weight: ndarray) -> ndarray:
+def _look_at_each(mix: WeightedMean) -> WeightedMean:
+    """Put the largest |x - o| and |x| in the place of what bounds them for all rows alike."""
+    high, low = _extremes(mix.v, mix.factor, mix.rows.visible, mix.o.shape)
+    top, cap = np.fmax(high, -low), np.fmax(high - mix.o, mix.o - low)
+    if (alone := mix.rows.fully_masked) is not None:
+        top, cap = np.where(alone, 0.0, top), np.where(alone, 0.0, cap)
+    return replace(mix, top=top, cap=cap + _guard(mix.v, top))
+
+
+def _guard(v: ndarray, top: ndarray) -> ndarray:
+    """Bound what o's own rounding in float64 adds to |x - o|, which it may be all of."""
+    return np.asarray(2.0**-52 * (v.shape[-2] + 4) * top)
+
+
+def _extremes(
+    v: ndarray, factor: ndarray | None, visible: ndarray | None, shape: tuple[int, ...]
+) -> tuple[ndarray, ndarray]:
     """
-    Compute sum_j weight_j |x_j - o|, term by term; in large cases by Cauchy and Schwarz, from
-    matrix products only:
+    Find the largest and the smallest x of the keys that a row sees, of the `shape` of o, or with
+    one row where all see the same; -inf and inf in a row that sees none.
+    """
+    if factor is None and visible is None:
+        return v.max(-2, keepdims=True), v.min(-2, keepdims=True)
+    hidden = np.where(np.atleast_2d(True if visible is None else visible), 0.0, np.inf)
+    (*lead, N, E), M = shape, v.shape[-2]
+    N = 1 if factor is None and hidden.shape[-2] == 1 else N
+    high, low = np.empty((prod(lead), N, E)), np.empty((prod(lead), N, E))
+    flat_v, beyond = _flat(v, lead, M, E), _flat(hidden, lead, N, M)
+    flat_factor = None if factor is None else _flat(factor, lead, N, M)
+    for some, rows in _blocks(prod(lead), N, M * E):
+        x = flat_v[some, None]
+        if flat_factor is not None:
+            x = x * flat_factor[some, rows, :, None]
+        far = beyond[some, rows, :, None]
+        np.max(x - far, -2, out=high[some, rows])
+        np.min(x + far, -2, out=low[some, rows])
+    return high.reshape(*lead, N, E), low.reshape(*lead, N, E)
+
+
+def _flat(x: ndarray, lead: Sequence[int], *last: int) -> ndarray:
+    """Broadcast x to the axes `lead`, which become one, and the two `last`."""
+    return np.broadcast_to(x, (*lead, *last)).reshape(-1, *last)
+
+
+def _blocks(heads: int, rows: int, terms: int) -> Iterator[tuple[slice, slice]]:
+    """Cut heads and their rows of so many terms into blocks that a cache holds."""
+    long = max(BLOCK // terms, 1)
+    wide = max(long // rows, 1)
+    for head in range(0, heads, wide):
+        for row in range(0, rows, long):
+            yield slice(head, head + wide), slice(row, row + long)
+
+
+def distances(mix: WeightedMean, *weights: ndarray) -> list[ndarray]:
+    """
+    Compute sum_j weight_j |x_j - o| for each of the weights [... N M], which are 0 where a key is
+    hidden, term by term; in large cases by `_distance_by_products`.
+    """
+    if mix.large:
+        return [_distance_by_products(mix, weight) for weight in weights]
+    (*lead, N, E), M = mix.o.shape, mix.v.shape[-2]
+    flat_v, o = _flat(mix.v, lead, M, E), mix.o.reshape(-1, N, 1, E)
+    factor = None if mix.factor is None else _flat(mix.factor, lead, N, M)
+    each = np.stack([_flat(weight, lead, N, M) for weight in weights], -2)
+    found = np.empty((prod(lead), N, len(weights), E))
+    for some, rows in _blocks(prod(lead), N, M * E):
+        x = flat_v[some, None]
+        if factor is not None:
+            x = x * factor[some, rows, :, None]
+        apart = x - o[some, rows]
+        np.matmul(each[some, rows], np.abs(apart, out=apart), out=found[some, rows])
+    guard = _guard(mix.v, mix.top)
+    return [
+        found[:, :, i].reshape(mix.o.shape) + guard * weight.sum(-1, keepdims=True)
+        for i, weight in enumerate(weights)
+    ]
+
+
+def _distance_by_products(mix: WeightedMean, weight: ndarray) -> ndarray:
+    """
+    Bound sum_j weight_j |x_j - o| by Cauchy and Schwarz, from matrix products only:
 
         sum w |x-o| <= sqrt(sum w) sqrt(sum w (x-o)^2), the square expanded around the column mean
         of the values
 
     which cancels, hence the float64 guard.
     """
-    if mix.apart is not None:
-        return np.asarray((weight[..., None, :] @ mix.apart)[..., 0, :])
     factor = 1.0 if mix.factor is None else mix.factor
     centre = mix.v.mean(-2, keepdims=True) if mix.factor is None else 0.0
     v, o, whole = mix.v - centre, mix.o - centre, weight.sum(-1, keepdims=True)
@@ -144,14 +209,15 @@ def mean_error(
     floor = np.exp(at.d - E).sum(-1, keepdims=True)
     floor = floor if at.fully_masked is None else np.where(at.fully_masked, 1.0, floor)
     Ev = operand_error(mix.v, Ev, P)
-    e1 = np.fmin(distance(mix, up) / floor, mix.cap)
+    shifted, spread = distances(mix, up, at.p)
+    e1 = np.fmin(shifted / floor, mix.cap)
     above = up + at.w if mix.factor is None else (up + at.w) * mix.factor
     M = np.fmin((above @ mix.size) / floor, mix.top)
     relative = gamma(1 + mix.scaled, P.prob.u) + (
         P.operand.u if P.operand and P.operand.p < P.prob.p else 0.0
     )
     relative += gamma(3, (P.scale_const or P.acc).u) if mix.scaled else 0.0
-    centred = np.fmin(mix.spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
+    centred = np.fmin(spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
     e2 = relative * np.fmax(M, centred) + _underflow_error(mix, P)
     moved = e1 + e2
     R = rescaled_sum_error(n, P)

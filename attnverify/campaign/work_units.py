@@ -6,6 +6,7 @@ A unit keeps nothing: its failures come back as records, so that it can run agai
 when the first one is lost.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from attnverify.backends.loader import Backend, load
 from attnverify.catalogue.operation import CATALOGUE, parse_name
@@ -76,6 +78,18 @@ class Outcome:
     worker: str
     seconds: float
     unit: WorkUnit = field(repr=False)
+
+    def as_line(self) -> tuple[str, dict[str, Any]]:
+        """Tell it as plain data, for a journal: which unit it is of, and what it showed."""
+        unit = self.unit
+        name = [*unit.cell, unit.profile, unit.seed, unit.check]
+        return json.dumps(name), {"result": self.result.as_dict(), "scripts": self.scripts}
+
+    @classmethod
+    def from_line(cls, name: str, kept: dict[str, Any]) -> "Outcome":
+        """Read it from there."""
+        result = CellResult.from_dict(kept["result"])
+        return cls(result, kept["scripts"], "", 0.0, WorkUnit(*json.loads(name)))
 
 
 def generate_work_units(

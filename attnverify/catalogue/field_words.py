@@ -59,6 +59,10 @@ NUMBERS = {
     "one_hot": "a gradient that arrives at one output a row",
     "special": "NaN or infinity to be moved",
     "minus_infinity": "scores of minus infinity",
+    "absent_parts": "parts that saw no key",
+    "far_lses": "log-sum-exps far from 0",
+    "spotlight": "one key at an edge with half of its row's weight",
+    "quiet": "scores close to each other",
 }
 """What the inputs of each family hold that is particular."""
 

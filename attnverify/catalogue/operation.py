@@ -6,11 +6,12 @@ twice.
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from attnverify.catalogue.outside import Outside
 from attnverify.catalogue.traits import (
     CHAPTERS,
     DTYPES,
@@ -22,19 +23,22 @@ from attnverify.catalogue.traits import (
     UNTIMED_GRADIENT,
     Traits,
 )
-from attnverify.spec.shapes import PATTERN
+from attnverify.contract.shapes import PATTERN
+from attnverify.spec.domains import Choices, Integers, Refused
 
 ARGUMENT_SIZES = {
     "n_heads": "H",
     "num_heads": "H",
+    "B": "B",
     "N": "N",
     "M": "M",
     "F": "F",
     "n_layers": "L",
     "batch": "B",
     "width": "F",
+    "rotary_dim": "2R",
 }
-"""The sizes that are arguments, and their letters."""
+"""The sizes that are arguments, and their letters, doubled where twice as many are asked for."""
 
 _MASK_SIZES = {
     "mask": "NM",
@@ -44,6 +48,7 @@ _MASK_SIZES = {
     "mem": "BSF",
     "mems": "BSFL",
     "hids": "BNFL",
+    "query_starts": "B",
 }
 """The sizes of what an annotation does not spell out."""
 
@@ -64,6 +69,11 @@ class Operation:
     chapter: str
     specification: Callable[..., Any]
 
+    @property
+    def outside(self) -> Outside | None:
+        """What it brings with it, where it is read off somebody's own specification."""
+        return None
+
     @cached_property
     def reference(self) -> Callable[..., Any]:
         """
@@ -81,12 +91,22 @@ class Operation:
         return TRAITS[self.name.removesuffix("_grad")]
 
     @cached_property
-    def _parameters(self) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(self.specification).parameters)
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Its parameters, with each of the options that it takes as one record."""
+        return {each.name: each for each in single_parameters(self.specification)}
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        return tuple(self._parameters)
+        return tuple(self.parameters)
+
+    @cached_property
+    def domains(self) -> "dict[str, Domain]":
+        """What its options may be, by their names, where their annotations say so."""
+        return {
+            name: domain
+            for name, parameter in self.parameters.items()
+            if (domain := domain_of(parameter.annotation))
+        }
 
     @cached_property
     def axes(self) -> dict[str, str]:
@@ -96,7 +116,7 @@ class Operation:
         """
         return {
             name: axes
-            for name, parameter in self._parameters.items()
+            for name, parameter in self.parameters.items()
             if (axes := float_axes(parameter.annotation))
         }
 
@@ -125,6 +145,17 @@ class Operation:
         left_out = SATURATING if self.traits.parameters else ()
         return (*(name for name in own if name not in left_out), "one_hot")
 
+    def dtype_of(self, argument: str, dtype: str) -> str:
+        """The dtype of an argument where the operation is asked in one."""
+        return at_least_float32(dtype) if argument in self.traits.wide else dtype
+
+    def dtype_of_output(self, place: int, dtype: str) -> str:
+        """The dtype of one of several outputs likewise; of a gradient that of its argument."""
+        if not self.is_gradient:
+            return at_least_float32(dtype) if place in self.traits.wide_outputs else dtype
+        names = [name for name in self.axes if not name.startswith("d_")]
+        return self.dtype_of(names[place], dtype) if place < len(names) else dtype
+
     @property
     def exact(self) -> bool:
         """Whether it moves numbers and computes none: then it must agree bit for bit."""
@@ -150,8 +181,28 @@ class Operation:
 
     @property
     def is_attention(self) -> bool:
-        """Whether it takes the mean of given values, without projections of its own."""
-        return {"query", "key", "value"} <= set(self.arguments) and not self.traits.parameters
+        """
+        Whether it takes the mean of given values, without projections of its own, head by head.
+        """
+        takes_values = {"query", "key", "value"} <= set(self.arguments)
+        return takes_values and not self.traits.parameters and not self.shares_keys
+
+    @property
+    def second_result(self) -> str:
+        """What it returns beside its output: "weights", "lse", or "" """
+        arriving = (self.gradient or self).axes
+        found = (name for name in ("weights", "lse") if f"d_{name}" in arriving)
+        return "" if self.is_gradient else next(found, "")
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether several heads of queries share one head of keys and values."""
+        return "G" in self.sizes
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its sequences lie end to end in one array."""
+        return "query_starts" in self.arguments
 
     @property
     def is_staged(self) -> bool:
@@ -183,7 +234,7 @@ class Operation:
     @cached_property
     def is_given_arrays(self) -> bool:
         """Whether some argument is an array; what is drawn for the others are sizes, and many."""
-        annotations = [parameter.annotation for parameter in self._parameters.values()]
+        annotations = [parameter.annotation for parameter in self.parameters.values()]
         return any(array_types(annotation) for annotation in annotations)
 
     @cached_property
@@ -207,23 +258,25 @@ class Operation:
         """Whether a mask can hide slots that nobody may look at: keys, or the scores given."""
         if "score" in self.arguments:
             return self.mask is not None
+        if self.is_packed:
+            return True
         hides_keys = self.key_mask_axes is not None or "key_padding_mask" in self.arguments
         return "key" in self.arguments and hides_keys
 
     @property
     def can_hide_from_some(self) -> bool:
         """Whether some rows may be shown a key that others are not."""
-        hides = self.traits.causal or self.mask is not None
-        return hides and (self.is_attention or self.chapter == "layers")
+        hides = self.traits.causal or self.mask is not None or self.is_packed
+        return hides and (self.is_attention or self.shares_keys or self.chapter == "layers")
 
     def requires(self, argument: str) -> bool:
         """Tell whether an argument is given in every call, if only as None."""
-        parameter = self._parameters.get(argument)
+        parameter = self.parameters.get(argument)
         return parameter is not None and parameter.default is parameter.empty
 
     def allows_none(self, argument: str) -> bool:
         """Tell whether an argument may be None."""
-        return type(None) in get_args(self._parameters[argument].annotation)
+        return type(None) in get_args(self.parameters[argument].annotation)
 
     def skips(self, check: str) -> str | None:
         """Why a check does not apply, or None where it does."""
@@ -242,8 +295,70 @@ class Operation:
         return ("bool",) if returns_bool else DTYPES
 
 
+@dataclass(frozen=True)
+class Domain:
+    """
+    What an option may be: ``choices``, or an array of ``integers`` of these ``axes`` (or several
+    such arrays), which is ``required`` or may be left out; and what else is ``refused``.
+    """
+
+    choices: tuple[Any, ...] = ()
+    refused: tuple[Any, ...] = ()
+    integers: Integers | None = None
+    axes: tuple[str, ...] = ()
+    required: bool = False
+
+
+def at_least_float32(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def domain_of(annotation: Any) -> Domain | None:
+    """Read what stands beside the type of an option; None where nothing does."""
+    beside = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    found = {type(each): each for each in beside}
+    if not found:
+        return None
+    choices, refused = (getattr(found.get(kind), "values", ()) for kind in (Choices, Refused))
+    axes = tuple(part.dim_str for part in nested_array_types(without_domain(annotation)))
+    integers = found.get(Integers)
+    required = integers is not None and type(None) not in get_args(without_domain(annotation))
+    return Domain(choices, refused, integers, axes, required)
+
+
+def single_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """List the parameters of a function; those of a record of options one by one, by name alone."""
+    found = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is not each.VAR_KEYWORD:
+            found.append(each)
+            continue
+        (record,) = get_args(each.annotation)
+        for name, annotation in get_type_hints(record, include_extras=True).items():
+            domain = domain_of(annotation)
+            default = domain.choices[0] if domain and domain.choices else None
+            found.append(
+                inspect.Parameter(name, each.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+    return found
+
+
+def without_domain(annotation: Any) -> Any:
+    """The type of an option, without what it may be."""
+    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+
+
+def nested_array_types(annotation: Any) -> list[Any]:
+    """List the array types of an annotation, however deep they stand."""
+    if hasattr(annotation, "dim_str"):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in nested_array_types(part)]
+
+
 def array_types(annotation: Any) -> list[Any]:
     """List the array types of an annotation, also inside a list and ``... | None``."""
+    if get_origin(annotation) is Annotated:
+        return nested_array_types(without_domain(annotation))
     return [part for part in (annotation, *get_args(annotation)) if hasattr(part, "dim_str")]
 
 
@@ -256,6 +371,22 @@ def float_axes(annotation: Any) -> str | None:
     if len(parts) != 1 or "float64" not in parts[0].dtypes:
         return None
     return "... N M" if parts[0].dim_str == "..." else str(parts[0].dim_str)
+
+
+def result_axes(operation: Operation) -> str:
+    """Read the axes of the one array that an operation returns; "" where it returns others."""
+    annotation = inspect.signature(operation.specification).return_annotation
+    return float_axes(annotation) or ""
+
+
+def result_axes_of(operation: Operation, inputs: Mapping[str, Any]) -> list[str]:
+    """Read the axes of each array that a call returns; of a gradient those of its argument."""
+    if not operation.is_gradient:
+        annotation = inspect.signature(operation.specification).return_annotation
+        return [str(part.dim_str) for part in nested_array_types(annotation)]
+    names = [name for name in operation.arguments if not name.startswith("d_")]
+    floats = [n for n in names if "float" in str(getattr(inputs.get(n), "dtype", ""))]
+    return [operation.axes.get(name, "") for name in floats]
 
 
 def read_catalogue() -> dict[str, Operation]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from numpy import ndarray
+
 
 def leaves(tree: Any) -> Iterator[Any]:
     """Yield every leaf of a tree, None included."""
@@ -23,3 +25,14 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return type(tree)(map_leaves(function, branch) for branch in tree)
     return function(tree)
+
+
+def differentiable_inputs(inputs: Any) -> Iterator[str]:
+    """Yield the names of the float arrays among the inputs, but for the gradients that arrive."""
+    for name, value in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
+        if str(name).startswith("d_"):
+            continue
+        if isinstance(value, dict | list):
+            yield from (f"{name}.{leaf}" for leaf in differentiable_inputs(value))
+        elif isinstance(value, ndarray) and value.dtype.kind == "f":
+            yield str(name)

@@ -9,9 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attnverify import spec
-from attnverify.spec import layers
+from attnverify.contract import layers
 
-CHAPTERS = ("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers")
+CHAPTERS = (
+    "scores",
+    "masks",
+    "attention",
+    "shifts",
+    "relative",
+    "alibi",
+    "memory",
+    "layers",
+    "grouped",
+    "packed",
+    "rotary",
+)
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 ASPECTS = ("values", "gradients", "refusals", "side effects", "hidden NaN", "isolation")
 """The columns of a verdict."""
@@ -35,6 +47,8 @@ class Traits:
     even_width  its sines and cosines share the model width
     parameters  the arrays in its mapping ``parameters``, as a pattern of the specification
     option      more of them, which are there together or not at all
+    wide        arguments that have at least float32 whatever the dtype, and the places of such
+                outputs (of its gradient those of the arguments)
     mask_axes   the documented shapes of its mask (or of its draw, where it has no mask)
     skipped     the checks that do not apply to it, each with the reason
     """
@@ -49,6 +63,8 @@ class Traits:
     even_width: bool = False
     parameters: str = ""
     option: str = ""
+    wide: tuple[str, ...] = ()
+    wide_outputs: tuple[int, ...] = ()
     mask_axes: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,6 +102,11 @@ _LAYER = {
     "relations": "it is made of an attention that is judged so",
     "systematic errors": "it is made of an attention that is judged so",
 }
+_GROUPED = {
+    "relations": "its two outputs are related in its own chapter's tests",
+    "systematic errors": "its factors are options, which the bound sees one by one",
+    "long sequences": "its bound is derived of all pairs at once, at most two thousand",
+}
 _SHORT = {"long sequences": "it has no keys"}
 _ONE_WAY = {"conventions": "nothing in it is met otherwise in public code"}
 GRADIENT_SKIPS = {
@@ -105,6 +126,7 @@ TRAITS: dict[str, Traits] = {
     "scaled_dot_product_score": Traits(_SCORE_FAMILIES, staged=True, skipped=_PART),
     "causal_mask": Traits(exact=True, skipped=_MOVED),
     "merge_masks": Traits(exact=True, mask_axes=_PER_HEAD, skipped=_MOVED),
+    "visible_keys": Traits(exact=True, skipped=_MOVED),
     "softmax": Traits(
         ("normal", "spread", "large", "minus_infinity", "ties", "small", "uniform", "brink"),
         staged=True,
@@ -141,6 +163,33 @@ TRAITS: dict[str, Traits] = {
     ),
     "init_mems": Traits(exact=True, skipped=_MOVED | _ONE_WAY | _SHORT),
     "update_mems": Traits(("normal", "special"), exact=True, skipped=_MOVED),
+    "merge_attention": Traits(
+        ("normal", "spread", "absent_parts", "far_lses", "ties", "lattice", "large", "huge_values"),
+        wide=("lses", "d_lse"),
+        wide_outputs=(1,),
+        skipped=_TABLE | _SHORT,
+    ),
+    "grouped_attention": Traits(
+        (*_ATTENTION_FAMILIES, "spotlight"),
+        wide=("d_lse",),
+        wide_outputs=(1,),
+        mask_axes=_WITH_HEADS,
+        skipped=_GROUPED,
+    ),
+    "packed_attention": Traits(
+        (*_ATTENTION_FAMILIES, "spotlight"),
+        wide=("d_lse",),
+        wide_outputs=(1,),
+        skipped=_GROUPED,
+    ),
+    "rotary_embedding": Traits(
+        (
+            *("normal", "spread", "lattice", "ties", "uniform", "one_signed", "small", "large"),
+            "huge_values",
+        ),
+        wide=("frequencies",),
+        skipped=_TABLE | _SHORT,
+    ),
     "self_attention": Traits(
         _LAYER_FAMILIES,
         square=True,
@@ -216,6 +265,11 @@ LETTERS = {
     "P": "offsets on each side of a learned table, which has 2P rows",
     "S": "positions of memory",
     "L": "layers",
+    "C": "parts that are merged",
+    "G": "heads of keys and values, each shared by as many heads of queries",
     "I": "inner width of a feed-forward",
+    "R": "pairs of channels that are turned",
+    "T": "queries of all sequences, end to end",
+    "U": "keys and values of all sequences, end to end",
 }
 """The sizes in the shapes of arguments, in words."""

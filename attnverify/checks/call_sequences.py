@@ -8,6 +8,7 @@ wrong only in company is a side effect; one that is wrong alone is a wrong value
 there.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -16,10 +17,10 @@ from attnverify.backends.loader import Implementation, reload
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import Case, case_of
+from attnverify.judge.case import Case, case_of, case_shown
 from attnverify.judge.errors import Disagreement, NotCompiled, Unsupported
 from attnverify.judge.invoke import call, dtype_keyword, to_backend_arrays
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import hold_outputs, is_right, judge
 from attnverify.judge.side_effects import leaf_paths
 
 OTHER_DTYPE = {
@@ -138,3 +139,60 @@ def judge_output_ownership(recipe: Recipe, implementation: Implementation, dtype
 def is_writable(x: Any) -> bool:
     flags = getattr(x, "flags", None)
     return hasattr(x, "shape") and getattr(flags, "writeable", True)
+
+
+def judge_written_anew(
+    pair: Callable[[bool], tuple[Recipe, Recipe]], implementation: Implementation, dtype: str
+) -> None:
+    """
+    Require the answer to arrays that hold other numbers than at the call before, in the same place:
+    a cache of keys and a parameter are written in place between two calls.
+    """
+    recipe, again = pair(implementation.is_emulated)
+    first, second = (case_shown(implementation, case_of(x, dtype)) for x in (recipe, again))
+    if not (is_right(implementation, first) and is_right(implementation, second)):
+        raise Unsupported(WRONG_BY_ITSELF)
+    keywords = dtype_keyword(implementation, dtype)
+    given, other = (to_backend_arrays(implementation, case) for case in (first, second))
+    call(implementation, given | keywords)
+    for into, x in zip(leaves(given), leaves(other), strict=True):
+        write(into, x)
+    outputs = call(implementation, given | keywords)
+    try:
+        hold_outputs(outputs, second, implementation)
+    except Disagreement as error:
+        told = f"the inputs were written anew in place after a call\n  {error}\n  recipe: {again}"
+        raise Disagreement(told, "state") from None
+
+
+WRONG_BY_ITSELF = "wrong by itself: told beside"
+
+
+def write(into: Any, x: Any) -> None:
+    """Write an array's numbers into another one."""
+    if hasattr(into, "copy_"):
+        into.copy_(x)
+    elif hasattr(into, "shape"):
+        into[...] = x
+
+
+def judge_in_inference(
+    recipes: Callable[[bool], tuple[Recipe, ...]], own: Implementation, dtype: str
+) -> None:
+    """
+    Require the answers to be right as inference calls for them, of a copy that is loaded afresh:
+    what it keeps from there cannot take part in training.
+    """
+    library, fresh = own.backend.library, reload(own)
+    if library is None or library.in_inference is None or fresh is None:
+        raise Unsupported("no inference mode, or nothing that can be loaded afresh")
+    own.backend.copy = None
+    cases = [case_of(recipe, dtype) for recipe in recipes(own.is_emulated)]
+    right = [case for case in cases if is_right(own, case)]
+    if not right:
+        raise Unsupported(WRONG_BY_ITSELF)
+    for case in right:
+        given = to_backend_arrays(fresh, case) | dtype_keyword(fresh, dtype)
+        with library.in_inference():
+            outputs = call(fresh, given)
+        hold_outputs(outputs, case, fresh, "in inference mode")

@@ -51,7 +51,10 @@ def recipe_of_call(operation: Operation, inputs: Inputs) -> Recipe:
     mask = None
     if isinstance(own, ndarray):
         mask = {"pattern": GIVEN, "form": "bool" if own.dtype == bool else "noisy"}
-    given = ("align", "mem_len", "eps")
-    options: dict[str, Any] = {name: inputs[name] for name in given if name in inputs}
+    options: dict[str, Any] = {
+        name: inputs[name] if domain.integers is None else GIVEN
+        for name, domain in operation.domains.items()
+        if inputs.get(name) is not None
+    }
     values = {"family": GIVEN, "seed": 0}
     return Recipe(operation.name, sizes_of(operation, inputs), values, mask=mask, options=options)

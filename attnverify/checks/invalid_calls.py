@@ -7,20 +7,22 @@ not fit and an integer dtype; for every mask a shape that does not broadcast and
 every count, option and mapping what it cannot be.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
-from attnverify.inputs.expand import expand
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Domain, Operation
+from attnverify.contract.shapes import PATTERN
+from attnverify.inputs.expand import expand, limit_of, shape_of
 from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.given import sizes_of
 from attnverify.inputs.recipe import Inputs
-from attnverify.spec.shapes import PATTERN
+from attnverify.spec.domains import GIVEN
 
 DISTINCT = {"Q": 8, "K": 9, "A": 11, "F": 12}
 """With the usual sizes of fixed cases, no two alike: no mismatch fits by luck."""
@@ -54,6 +56,9 @@ def valid_call(operation: str, limits: Limits = UNLIMITED) -> Inputs:
     mask = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
     sizes = DISTINCT | dict(limits.sizes)
     recipe = fixed_recipe(op, sizes, mask=mask if op.mask and limits.has_mask else None)
+    if limits.has_mask:
+        optional = {name: GIVEN for name in op.axes if name in op.domains}
+        recipe = replace(recipe, options=recipe.options | optional)
     if "align" in recipe.options:
         recipe = replace(recipe, options=recipe.options | {"align": limits.align})
     if "keep" in op.arguments:
@@ -81,9 +86,43 @@ def invalid_calls(operation: str, limits: Limits = UNLIMITED) -> dict[str, Input
     for name, value in right.items():
         for words, other in invalid_values(op, name, value, right):
             wrong[f"{name} {words}"] = {**(right if name in ("keep", "p") else plain), name: other}
+    for name, domain in op.domains.items():
+        for words, other in invalid_options(domain, sizes_of_call(op, right)):
+            wrong[f"{name} {words}"] = {**plain, name: other}
     if "keep" in right:
         wrong["p without keep"] = {**right, "keep": None}
     return wrong | invalid_combinations(plain)
+
+
+def sizes_of_call(op: Operation, call: Inputs) -> dict[str, int]:
+    """Return the sizes that a call gives as arrays or as numbers."""
+    named = {
+        letter[-1]: call[name] // int(letter[:-1] or 1)
+        for name, letter in ARGUMENT_SIZES.items()
+        if call.get(name) is not None
+    }
+    return sizes_of(op, call) | named
+
+
+def invalid_options(domain: Domain, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
+    """List what an option cannot be: by its annotation, and where it is integers by their shape."""
+    for value in domain.refused:
+        yield str(value), value
+    if domain.integers is None:
+        return
+    right = [np.zeros(shape_of(axes, sizes), np.int64) for axes in domain.axes]
+    changes: dict[str, Callable[[ndarray], ndarray]] = {
+        "of floats": lambda x: x + 0.5,
+        "too long": lambda x: np.concatenate([x, x]),
+    }
+    for side, limit, step in (("below", "least", -1), ("above", "most", 1)):
+        if side in domain.integers.refuses:
+            beyond = limit_of(getattr(domain.integers, limit), sizes) + step
+            changes[f"{side} its {limit}"] = partial(np.full_like, fill_value=beyond)
+    for words, change in changes.items():
+        yield words, change(right[0]) if len(right) == 1 else (change(right[0]), *right[1:])
+    if len(right) > 1:
+        yield "alone", right[0]
 
 
 def invalid_combinations(right: Inputs) -> dict[str, Inputs]:
@@ -202,14 +241,13 @@ NUMBER_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
     "num_heads": (("0", 0), ("5, no divisor of 12", 5), ("-3", -3)),
     "N": (("0", 0), ("-2", -2)),
     "M": (("0", 0), ("-2", -2), ("1.5", 1.5)),
+    "B": (("0", 0), ("-2", -2)),
     "F": (("0", 0), ("odd", 7)),
     "n_layers": (("0", 0), ("-1", -1)),
-    "mem_len": (("-1", -1), ("1.5", 1.5)),
     "batch": (("0", 0), ("-1", -1)),
     "width": (("0", 0), ("-1", -1)),
-    "align": (("middle", "middle"), ("None", None)),
+    "rotary_dim": (("0", 0), ("-2", -2), ("3", 3), ("1024", 1024), ("2.0", 2.0)),
     "p": (("1", 1.0), ("-0.1", -0.1), ("1.5", 1.5)),
-    "eps": (("-1", -1.0),),
 }
 
 

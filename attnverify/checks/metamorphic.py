@@ -24,7 +24,7 @@ from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement
-from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.invoke import arrays_of_call, call
 from attnverify.judge.judging import checked_output
 
 Case = Callable[[Implementation, str], None]
@@ -86,7 +86,7 @@ def run_with_bound(
     operation = implementation.operation
     output = call(
         implementation,
-        {name: to_backend_array(implementation, value, dtype) for name, value in inputs.items()},
+        arrays_of_call(implementation, inputs, dtype),
     )
     with np.errstate(all="ignore"):
         bound = bounds.bound(operation.name, inputs, implementation.precision(dtype))
@@ -179,10 +179,7 @@ def check_hidden_slot(
         changed = {
             part: np.where(visible[0][:, None], inputs[part], number) for part in ("key", "value")
         }
-        given = {
-            key: to_backend_array(implementation, value, dtype)
-            for key, value in (inputs | changed | {op.mask: visible}).items()
-        }
+        given = arrays_of_call(implementation, inputs | changed | {op.mask: visible}, dtype)
         outputs.append(
             checked_output(
                 call(implementation, given),

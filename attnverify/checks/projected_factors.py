@@ -14,7 +14,8 @@ many leaves one in ten million. Where that leaves too large an error for the goa
 made as it takes, up to ``MOST_CALLS``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
@@ -31,7 +32,7 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.invoke import arrays_of_call, call
 from attnverify.judge.judging import checked_output
 from attnverify.precision import REFERENCE
 from attnverify.reference import gradients
@@ -93,13 +94,12 @@ def measure_projected(
 ) -> dict[str, Measurement]:
     """Every factor of the operation, measured in several calls."""
     operation = implementation.operation
+    weights = implementation.backend.declared.features.get("weights", True)
 
     def calls(numbers: range) -> Iterator[tuple[Inputs, Directions]]:
         for number in numbers:
-            yield (
-                drawn_inputs(operation.name, dtype, number),
-                directions(operation.name, dtype, number),
-            )
+            drawn = operation.name, dtype, number, weights
+            yield drawn_inputs(*drawn), directions(*drawn)
 
     first = calls(range(CALLS * seed, CALLS * (seed + 1)))
     further = calls(range(FURTHER + MOST_CALLS * seed, FURTHER + MOST_CALLS * (seed + 1)))
@@ -128,7 +128,7 @@ def measure_calls(
         for inputs, columns in calls:
             outputs = _call(implementation, inputs, columns, dtype)
             for name, (output, expected, column) in outputs.items():
-                found.setdefault(name, []).append(_project(output - expected, column))
+                found.setdefault(name, []).append(project(output - expected, column))
         allowed = allowed_rounding("slopes", implementation.precision(dtype), _sized(inputs))
         return {name: _measurement(each, allowed) for name, each in found.items()}
 
@@ -139,7 +139,7 @@ def measure_calls(
     return measured
 
 
-def _project(residual: ndarray, column: ndarray) -> tuple[float, float]:
+def project(residual: ndarray, column: ndarray) -> tuple[float, float]:
     """The coefficient of a residual on a direction, and how much of its square is along it."""
     along = float(np.vdot(column, residual))
     square = max(float(np.vdot(column, column)), 1e-300)
@@ -161,15 +161,18 @@ def _sized(inputs: Inputs) -> Inputs:
 
 
 @lru_cache(maxsize=64)
-def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
+def drawn_inputs(operation: str, dtype: str, number: int, weights: bool = True) -> Inputs:
     """
-    Return a well-conditioned call, under a float mask of ordinary numbers where it has a gradient.
+    Return a well-conditioned call, under a float mask of ordinary numbers where it has a gradient;
+    without ``weights`` nothing arrives at them.
     """
     op = CATALOGUE[operation]
     takes_bias = op.is_gradient and op.mask == "mask"
     axes = "N M"
     mask = {"pattern": "random", "axes": axes, "form": "finite", "seed": number}
     recipe = fixed_recipe(op, SIZES, "normal", mask if takes_bias else None, 1000 + number)
+    if not weights and "d_weights" in op.axes:
+        recipe = replace(recipe, options=recipe.options | {"weights": False})
     inputs = expand(recipe, dtype)
     if "w_score" in inputs:  # the tanh of what is larger is flat
         return inputs | {name: inputs[name] / 8 for name in ("query", "key")}
@@ -179,12 +182,31 @@ def drawn_inputs(operation: str, dtype: str, number: int) -> Inputs:
 
 
 @lru_cache(maxsize=64)
-def directions(operation: str, dtype: str, number: int) -> Directions:
+def directions(operation: str, dtype: str, number: int, weights: bool = True) -> Directions:
     """Compute the directions of a drawn call."""
-    return directions_of(CATALOGUE[operation], drawn_inputs(operation, dtype, number))
+    inputs = drawn_inputs(operation, dtype, number, weights)
+    return directions_of(CATALOGUE[operation], inputs, rounding_of(operation, dtype, weights))
 
 
-def directions_of(op: Operation, inputs: Inputs) -> Directions:
+@lru_cache(maxsize=4)
+def rounding_of(operation: str, dtype: str, weights: bool = True) -> list[float]:
+    """
+    Bound what the reference rounds anywhere in each output of the first call: the others are drawn
+    alike, and a direction is orders of magnitude larger or none at all.
+    """
+    first = drawn_inputs(operation, dtype, 0, weights)
+    return [float(np.max(own)) for own in own_rounding(CATALOGUE[operation], first)]
+
+
+def own_rounding(op: Operation, inputs: Inputs) -> list[ndarray]:
+    """Bound what the reference itself rounds in each output."""
+    with account_for("oracle"):
+        if op.exact:
+            return [np.zeros(()) for _ in leaves(op.reference(**inputs))]
+        return [*leaves(error(op.name, inputs, REFERENCE))]
+
+
+def directions_of(op: Operation, inputs: Inputs, rounding: Sequence[Any]) -> Directions:
     """
     Compute the directions of a gradient, or of a layer by each of its parameters.
 
@@ -193,8 +215,6 @@ def directions_of(op: Operation, inputs: Inputs) -> Directions:
     """
     with account_for("oracle"):
         expected = list(leaves(op.reference(**inputs)))
-        own = [0.0] * len(expected) if op.exact else leaves(error(op.name, inputs, REFERENCE))
-        rounding = dict(enumerate(own))
         if op.is_gradient:
             columns = {f"gradient {place}": (place, x) for place, x in enumerate(expected)}
             columns |= {ROW_MEAN: (0, by_row_mean(op, inputs))} if op.is_attention else {}
@@ -256,13 +276,14 @@ def _call(
     implementation: Implementation, inputs: Inputs, columns: dict[str, Any], dtype: str
 ) -> dict[str, tuple[ndarray, ndarray, ndarray]]:
     """By the name of a factor: what came, what was expected, and the direction."""
-    given = {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()}
+    given = arrays_of_call(implementation, inputs, dtype)
     outputs = list(leaves(call(implementation, given)))
     found = {}
     for name, (place, expected, column) in columns.items():
         if place >= len(outputs):
             raise Unsupported("fewer outputs than expected: told elsewhere")
-        x = checked_output(outputs[place], expected, dtype, implementation, name)
+        own = implementation.operation.dtype_of_output(place, dtype)
+        x = checked_output(outputs[place], expected, own, implementation, name)
         if not np.isfinite(x).all():
             raise Unsupported("not finite: told elsewhere")
         found[name] = (x, expected, column)

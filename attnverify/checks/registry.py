@@ -7,11 +7,18 @@ failure is written down.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from attnverify.backends.loader import Implementation
-from attnverify.checks.call_sequences import judge_output_ownership, judge_sequence
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.call_sequences import (
+    judge_in_inference,
+    judge_output_ownership,
+    judge_sequence,
+    judge_written_anew,
+)
 from attnverify.checks.given_factors import given_factor_checks
 from attnverify.checks.invalid_calls import (
     UNLIMITED,
@@ -27,11 +34,14 @@ from attnverify.checks.metamorphic import relation_checks
 from attnverify.checks.projected_factors import projected_factor_checks
 from attnverify.checks.systematic_error import systematic_error_checks
 from attnverify.checks.training_path import has_training_path, training_checks
-from attnverify.inputs.fixed_cases import fixed_cases, pair_count
+from attnverify.checks.width.model_width import model_width_checks
+from attnverify.inputs.fixed_cases import fixed_cases, fixed_mask, fixed_recipe, pair_count
+from attnverify.inputs.real.calls import everyday_calls
+from attnverify.inputs.real.dealt_calls import usual_family
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_first_tenth
+from attnverify.inputs.sampling import draw_first_tenth, draw_recipes
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import call, to_backend_array
+from attnverify.judge.invoke import arrays_of_call, call
 
 Check = Callable[[Implementation, str], float | None]
 """
@@ -61,6 +71,8 @@ def checks(
                 *relation_checks(operation, profile, seed),
                 *systematic_error_checks(operation, seed),
                 *projected_factor_checks(operation, profile, seed),
+                *model_width_checks(operation, profile, seed),
+                *inference_checks(operation, seed),
             ]
         )
     if aspect == "gradients":
@@ -81,7 +93,16 @@ def checks(
 
 def concerns(name: str, implementation: Implementation) -> bool:
     """Whether a check has anything to ask of an implementation."""
+    library = implementation.backend.library
+    assert library is not None
+    if name == WRITTEN_ANEW:
+        return library.is_writable
+    if name == IN_INFERENCE:
+        return library.in_inference is not None and not implementation.backend.by_name
     return not name.startswith("training: ") or has_training_path(implementation)
+
+
+WRITTEN_ANEW, IN_INFERENCE = "inputs written anew", "calls in inference mode"
 
 
 def find_check(operation: str, aspect: str, named: dict[str, Any]) -> Check | None:
@@ -116,7 +137,7 @@ def accepted_limits(implementation: Implementation, dtype: str) -> Limits:
 def arrays_of(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> dict[str, Any]:
     """Return the inputs as arrays of the backend."""
     wide = dtype if dtype != "bool" else "float64"
-    return {name: to_backend_array(implementation, value, wide) for name, value in inputs.items()}
+    return arrays_of_call(implementation, inputs, wide)
 
 
 def judge_refusal(inputs: dict[str, Any], implementation: Implementation, dtype: str) -> None:
@@ -178,5 +199,35 @@ def call_sequence_checks(operation: str, profile: str, seed: int) -> dict[str, C
     }
     return {
         "outputs of their own": partial(judge_output_ownership, fixed_cases(operation)[0]),
+        WRITTEN_ANEW: partial(judge_written_anew, partial(recipes_of_one_place, operation)),
         **rows,
     }
+
+
+SMALL_STEP = {"B": 1, "H": 2, "N": 3, "M": 130, "D": 16, "E": 8, "P": 131, "F": 32, "S": 5}
+STEP = SMALL_STEP | {"M": 1030, "D": 64, "E": 64, "P": 1031, "F": 256}
+"""Few queries of a cache, as decoding has them; where every call is emulated."""
+
+
+def recipes_of_one_place(operation: str, emulated: bool = False) -> tuple[Recipe, Recipe]:
+    """Two calls of several tiles and the same shapes: a step of decoding, where it has keys."""
+    op, sizes = CATALOGUE[operation], SMALL_STEP if emulated else STEP
+    mask = fixed_mask(op, "random") if op.mask else None
+    first = fixed_recipe(op, sizes, usual_family(op), mask)
+    values = first.values | {"seed": first.values["seed"] + 1}
+    return first, replace(first, values=values, mask=mask and mask | {"seed": mask["seed"] + 1})
+
+
+def inference_checks(operation: str, seed: int) -> list[tuple[str, Check]]:
+    """A check of some first draws, of what is called for values."""
+    if CATALOGUE[operation].is_gradient:
+        return []
+
+    def recipes(emulated: bool) -> tuple[Recipe, ...]:
+        steps, drawn = (
+            recipes_of_one_place(operation, emulated),
+            draw_recipes(operation, "any", 6, seed),
+        )
+        return *steps, *everyday_calls(operation, "quick", seed, emulated)[1:2], *drawn
+
+    return [(IN_INFERENCE, partial(judge_in_inference, recipes))]

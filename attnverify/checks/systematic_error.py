@@ -12,8 +12,9 @@ each row weighted by the size of its outputs. The standard errors take the resid
 dependent (rounding a score moves the whole row), and those of one head (a projected key is rounded
 once for all queries); of scores those of one query, of one key and of one offset. A factor is
 accused if it is off by more than the declared arithmetic may round one constant, and by more than
-``ERRORS`` standard errors beyond that. Where the first call leaves too large a standard error for
-``GOAL``, as many calls are made as it takes (Stein, 1945), and their mean counts.
+``ERRORS`` standard errors beyond that and beyond what the legal roundings of the same call come to
+(:mod:`attnverify.reference.rounded_stages`). Where the first call leaves too large a standard error
+for ``GOAL``, as many calls are made as it takes (Stein, 1945), and their mean counts.
 """
 
 from collections.abc import Callable
@@ -30,9 +31,10 @@ from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.invoke import call, dtype_keyword, to_backend_array
+from attnverify.judge.invoke import arrays_of_call, call, dtype_keyword
 from attnverify.judge.judging import checked_output
 from attnverify.precision import Precision
+from attnverify.reference.rounded_stages import legal_answers
 from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
 from attnverify.timing import account_for
 
@@ -83,8 +85,8 @@ def factors_of(operation: Operation) -> tuple[str, ...]:
 class Measurement:
     """
     How much too large a factor is, its standard error, what the declared arithmetic may round it
-    by, how many standard errors beyond that are wanted, and how much of the squared residuals is
-    its doing.
+    by, how many standard errors beyond that are wanted, how much of the squared residuals is its
+    doing, and how much too large it is in legal roundings of the same call.
     """
 
     alpha: float
@@ -92,14 +94,17 @@ class Measurement:
     allowed: float
     errors: float = ERRORS
     explained: float = 0.0
+    legal: tuple[float, ...] = ()
 
     @property
     def significant(self) -> bool:
-        return abs(self.alpha) > self.allowed + self.errors * self.error
+        least, most = min(0.0, 0.0, *self.legal), max(0.0, 0.0, *self.legal)
+        beyond = max(self.alpha - most, least - self.alpha)
+        return beyond > self.allowed + self.errors * self.error
 
     def calls_for(self, goal: float, calls: int) -> int:
         """How many calls notice an error of this size, where so many have left this error."""
-        room = max(goal - self.allowed, 1e-300)
+        room = max(goal - self.allowed - max(map(abs, self.legal), default=0.0), 1e-300)
         return ceil(calls * min(1e6, (self.errors + BEYOND) * self.error / room) ** 2)
 
     def __str__(self) -> str:
@@ -162,7 +167,9 @@ APART = 1000
 def mean_of(found: list[Measurement]) -> Measurement:
     """Take the mean of measurements that have nothing in common."""
     error = np.sqrt(np.sum([each.error**2 for each in found])) / len(found)
-    return replace(found[0], alpha=float(np.mean([x.alpha for x in found])), error=float(error))
+    alpha = float(np.mean([x.alpha for x in found]))
+    legal = tuple(np.mean([x.legal for x in found], axis=0).tolist())
+    return replace(found[0], alpha=alpha, error=float(error), legal=legal)
 
 
 def measure_in_one_call(
@@ -172,7 +179,7 @@ def measure_in_one_call(
     inputs = large_inputs(operation, dtype, seed, masked)
     expected, columns = derivatives(operation, dtype, seed, masked)
     precision = implementation.precision(dtype)
-    given = {name: to_backend_array(implementation, x, dtype) for name, x in inputs.items()}
+    given = arrays_of_call(implementation, inputs, dtype)
     output = call(implementation, given | dtype_keyword(implementation, dtype))
     residual = checked_output(output, expected, dtype, implementation, "output") - expected
     if not np.isfinite(residual).all():
@@ -182,10 +189,30 @@ def measure_in_one_call(
     alpha, error = estimate_coefficients(
         residual * weight, [column * weight for column in columns.values()], spread
     )
+    legal = legal_factors(operation, dtype, seed, masked, precision)
     return {
-        name: Measurement(a, e, allowed_rounding(name, precision, inputs))
-        for name, a, e in zip(columns, alpha, error, strict=True)
+        name: Measurement(a, e, allowed_rounding(name, precision, inputs), legal=own)
+        for name, a, e, own in zip(columns, alpha, error, legal, strict=True)
     }
+
+
+@lru_cache(maxsize=64)
+def legal_factors(
+    operation: str, dtype: str, seed: int, masked: bool, precision: Precision
+) -> list[tuple[float, ...]]:
+    """Measure each factor of a large call in the legal roundings of its stages."""
+    expected, columns = derivatives(operation, dtype, seed, masked)
+    if operation == BIASES:
+        return [() for _ in columns]
+    weight = 1 / np.sqrt(np.mean(expected**2, axis=-1, keepdims=True))
+    G = [column * weight for column in columns.values()]
+    with account_for("oracle"):
+        stages = spec_stages(CATALOGUE[operation], large_inputs(operation, dtype, seed, masked))
+        found = [
+            project((answer - expected) * weight, G)[0]
+            for answer in legal_answers(stages, precision)
+        ]
+    return [tuple(float(alpha[at]) for alpha in found) for at in range(len(columns))]
 
 
 def estimate_coefficients(
@@ -195,12 +222,18 @@ def estimate_coefficients(
     Estimate the coefficients of a residual on its columns, and the largest of their standard errors
     under what ``spreads`` takes as dependent.
     """
-    G, r = np.stack([column.ravel() for column in columns], axis=-1), residual.ravel()
-    inverse = np.linalg.inv(G.T @ G)
-    alpha = inverse @ (G.T @ r)
+    alpha, G, inverse = project(residual, columns)
+    r = residual.ravel()
     moments = (G * (r - G @ alpha)[:, None]).reshape(*residual.shape, len(columns))
     variances = [np.diag(inverse @ spread @ inverse) for spread in spreads(moments)]
     return alpha.tolist(), np.sqrt(np.max(variances, axis=0)).tolist()
+
+
+def project(residual: ndarray, columns: list[ndarray]) -> tuple[ndarray, ndarray, ndarray]:
+    """Return the coefficients of a residual on its columns, these, and their inverse products."""
+    G = np.stack([column.ravel() for column in columns], axis=-1)
+    inverse = np.linalg.inv(G.T @ G)
+    return inverse @ (G.T @ residual.ravel()), G, inverse
 
 
 def output_spreads(moments: ndarray) -> list[ndarray]:

@@ -10,30 +10,44 @@ next call fills again. Each call is held to the same specification and the same 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from random import Random
 from typing import Any
 
-from attnverify import bounds
+import numpy as np
+from numpy import ndarray
+
 from attnverify.backends.array_libraries import split_gradients
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.bounds.error_rules import rounding_error
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.fixed_cases import fixed_mask, fixed_recipe
-from attnverify.judge.case import Case, case_of
+from attnverify.checks.call_sequences import WRONG_BY_ITSELF
+from attnverify.inputs.fixed_cases import fixed_mask, fixed_recipe, pair_count
+from attnverify.inputs.real.dealt_calls import usual_family
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import Case, case_of, case_shown
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import call, to_backend_arrays
-from attnverify.judge.judging import compare_outputs, failure_kind
-from attnverify.reference.oracle import evaluate_spec
+from attnverify.judge.judging import (
+    compare_outputs,
+    failure_kind,
+    forward_implementation,
+    hold_recorded,
+    is_right,
+)
+from attnverify.judge.side_effects import leaf_paths
+from attnverify.precision import FORMATS, Format
 
 Check = Callable[[Implementation, str], None]
 Subset = frozenset[int]
 
 FEW = 4
-"""Inputs that are drawn to be alone, or to be left out, where an operation has many."""
+"""Inputs that are drawn to be alone, or to be left out, where an operation has many; of the first
+call, and one of each other."""
 
 DRAWN = 2
 """Subsets that are drawn beside these."""
@@ -45,8 +59,8 @@ def training_checks(operation: str, seed: int) -> list[tuple[str, Check]]:
         return []
     return [
         ("training: gradients of some inputs", partial(judge_some_inputs, operation, seed)),
-        ("training: a second backward pass", partial(judge_second_backward, operation)),
-        ("training: gradients added to others", partial(judge_added, operation)),
+        ("training: a second backward pass", partial(judge_second_backward, operation, seed)),
+        ("training: gradients added to others", partial(judge_added, operation, seed)),
     ]
 
 
@@ -61,84 +75,173 @@ def forward_of(implementation: Implementation) -> Callable[..., Any] | None:
     return found
 
 
-def training_case(operation: str, dtype: str) -> Case:
-    """A small case, without a mask where it may be left out: a path without one has a graph too."""
+SEVERAL_TILES = {"B": 1, "H": 2, "N": 130, "M": 257, "D": 64, "E": 64, "P": 258, "F": 256}
+"""Sizes of two whole tiles of 64 or of 128, and a part of another, at the width that heads have."""
+
+FEW_PAIRS = 2**13
+"""Most pairs of a query and a key in all heads of a drawn call."""
+
+DRAWN_CALLS = 3
+
+
+@lru_cache(maxsize=64)
+def training_recipes(operation: str, seed: int, several: bool = True) -> tuple[Recipe, ...]:
+    """
+    The calls: a small one without what may be left out, one under a boolean mask and one under a
+    float mask, each of several tiles, and some that are drawn. ``several``: or the small one and
+    one draw.
+    """
     op = CATALOGUE[operation]
-    mask = fixed_mask(op, "random") if op.mask and op.requires(op.mask) else None
-    return case_of(fixed_recipe(op, {}, "normal", mask), dtype)
+    small = fixed_recipe(op, {}, "normal", fixed_mask(op, "random") if needs_mask(op) else None)
+    drawn = [r for r in draw_recipes(operation, "any", 10, seed) if pair_count(r) <= FEW_PAIRS]
+    if not several:
+        return small, *drawn[:1]
+    boolean = fixed_mask(op, "random") if op.mask else None
+    dropout = {"p": 0.25, "seed": 2} if "keep" in op.arguments else None
+    family = usual_family(op)
+    masked = replace(fixed_recipe(op, SEVERAL_TILES, family, boolean), dropout=dropout)
+    if op.mask not in FLOAT_MASKS:
+        return small, masked, *drawn[:DRAWN_CALLS]
+    added = fixed_recipe(op, SEVERAL_TILES, family, {**(boolean or {}), "form": "finite"})
+    return small, masked, added, *drawn[:DRAWN_CALLS]
+
+
+FLOAT_MASKS = ("mask", "attn_mask")
+"""Masks that may be added."""
+
+
+def needs_mask(op: Operation) -> bool:
+    return bool(op.mask and op.requires(op.mask))
+
+
+def training_cases(implementation: Implementation, seed: int, dtype: str) -> Iterator[Case]:
+    """The calls as cases; few where each is emulated."""
+    several = not implementation.is_emulated
+    for recipe in training_recipes(implementation.operation.name, seed, several):
+        yield case_shown(implementation, case_of(recipe, dtype))
+
+
+def over_calls(
+    judge_call: Callable[[int, Case], None], implementation: Implementation, seed: int, dtype: str
+) -> None:
+    """
+    Judge each of the calls that is supported, and right by itself: what is not is told elsewhere.
+    Unsupported where none is.
+    """
+    reasons = list[str]()
+    for number, case in enumerate(training_cases(implementation, seed, dtype)):
+        try:
+            judge_call(number, case)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+        except Disagreement:
+            if is_right(implementation, case):
+                raise
+            reasons.append(WRONG_BY_ITSELF)
+    if len(reasons) > number:
+        raise Unsupported(reasons[0])
 
 
 def judge_some_inputs(
     operation: str, seed: int, implementation: Implementation, dtype: str
 ) -> None:
     """
-    Require outputs and gradients to be right whichever inputs need a gradient: each alone, all but
-    one, all, none, and some that are drawn.
+    Require outputs and gradients to be right whichever inputs need a gradient, in each of the
+    calls: each input alone, all but one, all, none, and some that are drawn.
     """
-    case = training_case(operation, dtype)
+
+    def judge_call(number: int, case: Case) -> None:
+        rng = Random(f"{operation} {seed} {number}")
+        for words, subset in subsets(case, rng, implementation, few=number > 0):
+            judge_subset(implementation, case, words, subset)
+
+    over_calls(judge_call, implementation, seed, dtype)
+
+
+def judge_subset(implementation: Implementation, case: Case, words: str, subset: Subset) -> None:
     expected, limits = gradients_of(case, implementation)
-    forward = forward_expectation(case, implementation)
-    for words, subset in subsets(len(expected), Random(f"{operation} {seed}"), implementation):
-        outputs, grads = made_by(implementation, case, partial(one_step, implementation, subset))
-        hold(implementation, dtype, outputs, *forward, f"output while a graph records {words}")
-        for number in sorted(subset):
-            path = f"gradient {number} while gradients are asked of {words}"
-            hold(implementation, dtype, grads[number], expected[number], limits[number], path)
+    step = partial(one_step, implementation, subset)
+    outputs, grads = made_by(implementation, case, step)
+    forward = forward_implementation(implementation)
+    hold_recorded(outputs, case.forward, forward, f"while a graph records {words}")
+    for number in sorted(subset):
+        path = f"gradient {number} while gradients are asked of {words}"
+        own = implementation.operation.dtype_of_output(number, case.dtype)
+        hold(implementation, own, grads[number], expected[number], limits[number], path)
 
 
-def judge_second_backward(operation: str, implementation: Implementation, dtype: str) -> None:
+def judge_second_backward(
+    operation: str, seed: int, implementation: Implementation, dtype: str
+) -> None:
     """Require the second backward pass through a graph that was retained to be right too."""
-    case = training_case(operation, dtype)
-    expected, limits = gradients_of(case, implementation)
-    found = made_by(implementation, case, partial(second_backward, implementation))
-    hold(implementation, dtype, found, expected, limits, "second backward pass, gradient")
+
+    def judge_call(_: int, case: Case) -> None:
+        expected, limits = gradients_of(case, implementation)
+        found = made_by(implementation, case, partial(second_backward, implementation))
+        hold(implementation, dtype, found, expected, limits, "second backward pass, gradient")
+
+    over_calls(judge_call, implementation, seed, dtype)
 
 
-def judge_added(operation: str, implementation: Implementation, dtype: str) -> None:
+def judge_added(operation: str, seed: int, implementation: Implementation, dtype: str) -> None:
     """Require the gradients of two calls, each added to what is there, to be 1 + g + g."""
-    case = training_case(operation, dtype)
-    expected, limits = gradients_of(case, implementation)
-    fmt = implementation.precision(dtype).storage
-    wanted, allowed = [], []
-    for g, E in zip(expected, limits, strict=True):
-        once = rounding_error(1 + g, E, fmt)
-        wanted.append(1 + 2 * g)
-        allowed.append(rounding_error(1 + 2 * g, once + E, fmt))
-    found = made_by(implementation, case, partial(added_gradients, implementation))
-    hold(implementation, dtype, found, wanted, allowed, "gradients of two calls added to 1")
+
+    def format_of(number: int) -> Format:
+        own = implementation.operation.dtype_of_output(number, dtype)
+        return implementation.precision(dtype).storage if own == dtype else FORMATS[own]
+
+    def judge_call(_: int, case: Case) -> None:
+        expected, limits = gradients_of(case, implementation)
+        kept = [format_of(number) for number in range(len(expected))]
+        once = [
+            rounding_error(1 + g, E, fmt) for g, E, fmt in zip(expected, limits, kept, strict=True)
+        ]
+        with np.errstate(over="ignore"):  # a gradient near the largest number
+            wanted = [1 + 2 * g for g in expected]
+        allowed = [
+            rounding_error(x, first + E, fmt)
+            for x, first, E, fmt in zip(wanted, once, limits, kept, strict=True)
+        ]
+        found = made_by(implementation, case, partial(added_gradients, implementation))
+        hold(implementation, dtype, found, wanted, allowed, "gradients of two calls added to 1")
+
+    over_calls(judge_call, implementation, seed, dtype)
 
 
 def subsets(
-    count: int, rng: Random, implementation: Implementation
+    case: Case, rng: Random, implementation: Implementation, few: bool = False
 ) -> Iterator[tuple[str, Subset]]:
-    """Which inputs need a gradient, in words; few where a machine emulates each call."""
-    everything, few = frozenset(range(count)), FEW if implementation.backend.machine is None else 1
-    chosen = range(count) if count <= few else sorted(rng.sample(range(count), few))
+    """
+    Which inputs need a gradient, in words, a float mask alone and left out among them; ``few``: or
+    where a machine emulates each call.
+    """
+    names = [path for path, x in float_inputs(case)]
+    everything = frozenset(range(len(names)))
+    most = 1 if few or implementation.backend.machine is not None else FEW
+    chosen = {*rng.sample(range(len(names)), min(most, len(names)))}
+    chosen |= {number for number, name in enumerate(names) if name in FLOAT_MASKS}
     yield "all inputs", everything
     yield "no input", frozenset()
-    for number in chosen:
-        yield f"input {number} alone", frozenset([number])
-        yield f"all but input {number}", everything - {number}
-    for _ in range(DRAWN if count > 2 else 0):
-        drawn = frozenset(rng.sample(range(count), rng.randrange(2, count)))
-        yield f"inputs {', '.join(map(str, sorted(drawn)))}", drawn
+    for number in sorted(chosen):
+        yield f"{names[number]} alone", frozenset([number])
+        yield f"all but {names[number]}", everything - {number}
+    for _ in range(min(most, DRAWN) if len(names) > 2 else 0):
+        drawn = frozenset(rng.sample(range(len(names)), rng.randrange(2, len(names))))
+        yield ", ".join(names[number] for number in sorted(drawn)), drawn
+
+
+def float_inputs(case: Case) -> Iterator[tuple[str, ndarray]]:
+    """What may need a gradient, by its path, in the order of the gradients."""
+    inputs = {name: x for name, x in case.inputs.items() if not name.startswith("d_")}
+    for path, x in zip(leaf_paths(inputs), leaves(inputs), strict=True):
+        if isinstance(x, ndarray) and x.dtype.kind == "f":
+            yield path, x
 
 
 def gradients_of(case: Case, implementation: Implementation) -> tuple[list[Any], list[Any]]:
     """What is expected of each gradient, one after the other, and the bounds."""
     limits = case.bounds(implementation.precision(case.dtype))
     return list(leaves(case.expected)), list(leaves(limits))
-
-
-def forward_expectation(case: Case, implementation: Implementation) -> tuple[Any, Any]:
-    """What is expected of the operation whose gradient this is, on the same inputs; its bounds."""
-    operation: Operation = implementation.operation.forward
-    inputs = {name: x for name, x in case.inputs.items() if not name.startswith("d_")}
-    own = Implementation(implementation.backend, operation, implementation.how, lambda: None)
-    expected = evaluate_spec(operation, inputs)
-    if operation.exact:
-        return expected, None
-    return expected, bounds.bound(operation.name, inputs, own.precision(case.dtype))
 
 
 def made_by(implementation: Implementation, case: Case, step: Callable[..., Any]) -> Any:

@@ -6,6 +6,7 @@ The command line. Begin with: attnverify run my_kernel.py
 # be imported.
 import os
 import sys
+import traceback
 
 WRONG_OPTION = 4
 
@@ -23,6 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"attnverify: {error}; {ADVICE.get(error.name or '', DOCTOR)}", file=sys.stderr)
         return 2
+    except Exception:  # a mistake of ours must not read as the kernel's: 1 is a verdict
+        traceback.print_exc()
+        print(
+            "attnverify: an error of attnverify itself, no verdict; please report these lines",
+            file=sys.stderr,
+        )
+        return 3
 
 
 def see_the_folder() -> None:
@@ -41,14 +49,16 @@ def run_command(arguments: list[str]) -> int:
 
     from attnverify.cli.commands import attnverify
     from attnverify.cli.parameters import OutputClosed
+    from attnverify.report.terminal_colours import fold_words, terminal_width
 
+    width = terminal_width(sys.stderr)
     try:
         status = attnverify.main(arguments, prog_name="attnverify", standalone_mode=False)
     except click.UsageError as error:
-        error.show()
+        click.UsageError(fold_words(error.format_message(), width), error.ctx).show()
         return WRONG_OPTION
     except click.ClickException as error:
-        error.show()
+        click.ClickException(fold_words(error.format_message(), width)).show()
         return 2
     except OutputClosed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,8 +34,12 @@ def time_kernel(
     from attnverify.backends.loader import load
     from attnverify.bench.own_kernel import keep_records, race_backend
     from attnverify.bench.report.tables import show
+    from attnverify.judge import state_guard
 
+    before = state_guard.snapshot(vital=True)
     found = load(backend)
+    for change in state_guard.diff_and_restore(before):
+        print(f"note: its import {change}")
     if found.broken or found.missing:
         raise click.ClickException(f"{found.source}: {found.broken or found.missing}")
     races = list(race_backend(found, op, sizes, more["wrong"], seconds))

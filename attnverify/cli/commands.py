@@ -14,7 +14,6 @@ Completion at the prompt of a shell, in its start-up file:
   eval "$(_ATTNVERIFY_COMPLETE=bash_source attnverify)"    (or zsh_source)
   _ATTNVERIFY_COMPLETE=fish_source attnverify | source     (fish)
 
-\b
 """
 
 
@@ -58,10 +57,10 @@ for command in (
     failures.forget,
     measuring.identify,
     measuring.score,
-    measuring.gpu_report,
     reading.doctor,
     operations.list_operations,
     operations.new,
+    operations.spec,
     reading.page,
     reading.matrix,
     comparing.compare,

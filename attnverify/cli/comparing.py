@@ -8,8 +8,6 @@ from attnverify.cli.parameters import FILE, Command
 from attnverify.cli.reading import load_report
 from attnverify.options import REQUIRED
 
-STATUS = "Exit status: 0 nothing fails that did not, 1 something does, 2 a report cannot be read"
-
 
 def print_comparison(old: str, new: str, factor: float, output: str | None) -> int:
     from attnverify.report.comparison import compare_reports, comparison_page, describe_comparison
@@ -49,7 +47,7 @@ compare = Command(
     "what attnverify run --report-json wrote.",
     short_help="Compare two saved reports: new failures, gone failures, what moved.",
     example="attnverify compare old.json new.json -o moved.html",
-    status=STATUS,
+    status="Exit status: 0 nothing fails that did not, 1 something does, 2 a report cannot be read",
 )
 
 

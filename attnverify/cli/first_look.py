@@ -24,7 +24,7 @@ def find_unreadable(source: str) -> list[str]:
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, (p.name for p in path.parent.glob("*.py")), 1)
         hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
-        return [f"{_broken(source, 'FileNotFoundError')}: no file {path}){hint}"]
+        return [f"  {source}: broken (no file {path}){hint}"]
     except SyntaxError as error:
         told = f"{_broken(source, type(error).__name__)}: {error.msg} (line {error.lineno}))"
         return [told, *_show_place(error)]

@@ -1,9 +1,13 @@
 """The commands that judge: ``run`` and ``campaign``."""
 
 import argparse
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -14,6 +18,7 @@ from attnverify.cli.first_look import find_operations, find_unreadable, operatio
 from attnverify.cli.parameters import FILE, STATUS, Command, to_click
 from attnverify.cli.pytest_options import PYTEST, to_pytest
 from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
+from attnverify.report.terminal_colours import print_folded
 
 
 class RunCommand(Command):
@@ -40,14 +45,47 @@ def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
+@contextmanager
+def report_alone(given: dict[str, Any]) -> Iterator[None]:
+    """
+    Let standard output be the report alone where --report-json - asks for it; all else that is
+    printed, by backends too, then goes to standard error.
+    """
+    if given["report_json"] != "-":
+        yield
+        return
+    with TemporaryDirectory(prefix="attnverify-report-") as folder:
+        report = Path(folder) / "report.json"
+        given["report_json"] = str(report)
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(kept, 1)
+            os.close(kept)
+        if report.exists():
+            sys.stdout.write(report.read_text(encoding="utf-8"))
+
+
 def judge(backends: tuple[str, ...], **given: Any) -> int:
     """``pytest -m differential`` on the importable body, from anywhere."""
+    with report_alone(given):
+        return judge_here(backends, given)
+
+
+def judge_here(backends: tuple[str, ...], given: dict[str, Any]) -> int:
+    """The same, wherever standard output goes."""
     named = [f"{function}{operation_of(function, given)}" for function in given.pop("fn")]
     given["backend"] = introduce((*map(partial(with_operation, given), backends), *named), given)
     if not is_worth_a_run(given):
         return NOTHING_JUDGED
     given["op"] = operations_of_inputs(given)
-    status = run_pytest([*ours(given), *to_pytest(given), *rest()])
+    status = run_pytest(
+        [*ours(given), *to_pytest(given), *click.get_current_context().meta["rest"]]
+    )
     if given["junitxml"] and Path(given["junitxml"]).exists():
         from attnverify.report.junit import name_cells
 
@@ -63,7 +101,8 @@ def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:
     sources = [*backends, *given["backend"]]
     if not sources:
         raise click.UsageError(HOW_TO_NAME_ONE)
-    print(f"{describe_installation()}: {', '.join(sources)}", flush=True)
+    if not given.get("quiet"):
+        print_folded([f"{describe_installation()}: {', '.join(sources)}"])
     return sources
 
 
@@ -90,6 +129,8 @@ def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
     asked: tuple[str, ...] = given["op"]
     if not given["inputs"]:
         return asked
+    if given["spec"]:
+        return asked  # the specification is the operation
     if not Path(given["inputs"]).is_file():
         raise click.UsageError(f"--inputs: no file {given['inputs']}")
     found = asked or tuple({one for name in given["backend"] for one in find_operations(name)})
@@ -146,12 +187,6 @@ HYPOTHESIS_SEED = click.Option(
 )
 
 
-def rest() -> list[str]:
-    """What was given after ``--``."""
-    found: list[str] = click.get_current_context().meta["rest"]
-    return found
-
-
 def ours(given: dict[str, Any]) -> Iterator[str]:
     """Our options as pytest takes them."""
     for option in RUN:
@@ -170,8 +205,12 @@ def run_pytest(options: list[str]) -> int:
 
     isolated = ["-c", str(PACKAGE / "pytest.ini"), "--rootdir", "."]
     isolated += ["-o", f"cache_dir={STATE_FOLDER}/cache", "-q", "-rN", "--no-header"]
+    isolated += [
+        "--assert=plain"
+    ]  # else each start compiles a hundred modules of ours and Hypothesis anew
     body = str(PACKAGE / "differential.py")
-    return int(pytest.main(["-p", "attnverify.plugin", *isolated, body, *options]))
+    ours = ["-p", "attnverify.plugin", "-p", "attnverify.plugin.command"]
+    return int(pytest.main([*ours, *isolated, body, *options]))
 
 
 run = RunCommand(
@@ -194,10 +233,11 @@ run = RunCommand(
 
 def judge_for_hours(backends: tuple[str, ...], **given: Any) -> int:
     """The thorough profile, spread over many processes."""
-    given["backend"] = introduce(backends, given)
-    from attnverify.campaign.engine import campaign as run_campaign
+    with report_alone(given):
+        given["backend"] = introduce(backends, given)
+        from attnverify.campaign.engine import campaign as run_campaign
 
-    return run_campaign(argparse.Namespace(**given))
+        return run_campaign(argparse.Namespace(**given))
 
 
 campaign = Command(

@@ -1,17 +1,12 @@
-"""The commands that measure: conventions of a backend, a user's test, a GPU."""
+"""The commands that measure: conventions of a backend, a user's test."""
 
-import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from attnverify.cli.parameters import FILE, Command, Value
-from attnverify.gpu_report import runner
 from attnverify.options import OPTIONS
-
-GPU = "Exit status: 0 every step passed, 1 a step failed, 2 a step was not run: each says why"
 
 
 def print_cards(backend: str, dtype: str, as_json: bool) -> int:
@@ -60,7 +55,8 @@ def print_score(file: str, json_file: str | None) -> int:
     try:
         found = measure_user_tests(file)
     except Exception as error:  # a user's file may do anything while it is imported
-        raise click.ClickException(f"{file}: {describe(error)}") from None
+        words = describe(error).removeprefix("ValueError: ").removeprefix(f"{file}: ")
+        raise click.ClickException(f"{file}: {words}") from None
     print("\n".join(line for check in found for line in check.lines()))
     if json_file:
         entries = [check.as_dict() for check in found]
@@ -84,50 +80,4 @@ score = Command(
     "check_<operation>(function), which raises if the function is wrong.",
     short_help="Measure your own test: how many of the seeded faults it notices.",
     example="attnverify score my_test.py",
-)
-
-
-def run_gpu_report(**given: Any) -> int:
-    return runner.main(argparse.Namespace(**given | {"step": list(given["step"])}))
-
-
-gpu_report = Command(
-    "gpu-report",
-    callback=run_gpu_report,
-    params=[
-        click.Option(
-            ["--device"],
-            type=click.Choice(["cuda", "cpu"]),
-            help="where the kernels run (default: the GPU, if PyTorch sees one)",
-        ),
-        click.Option(["--quick"], is_flag=True, help="fewer cases; on a CPU fewer kernels too"),
-        click.Option(
-            ["--step"],
-            type=click.Choice(list(runner.LIMITS)),
-            metavar="STEP",
-            multiple=True,
-            help="this step alone; repeatable: " + ", ".join(runner.LIMITS),
-        ),
-        click.Option(
-            ["--group"],
-            type=click.Choice(list(runner.GROUPS)),
-            help=f"these steps alone, which end within {runner.BUDGET:.0f} s: "
-            + "; ".join(f"{name}: {', '.join(steps)}" for name, steps in runner.GROUPS.items()),
-        ),
-        click.Option(
-            ["--seconds"],
-            type=float,
-            metavar="S",
-            help=f"for all steps together (default: {runner.BUDGET:.0f} for a group)",
-        ),
-        click.Option(
-            ["--out"],
-            type=FILE,
-            metavar="DIR",
-            help="where gpu-report.json goes (default: benchmarks/results/DEVICE/DATE, for a GPU)",
-        ),
-    ],
-    help="Run everything that wants a GPU, and keep what comes out.",
-    example="attnverify gpu-report",
-    status=GPU,
 )

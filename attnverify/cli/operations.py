@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnverify.cli.parameters import FILE, Command, Value
-from attnverify.options import OPTIONS
+from attnverify.options import OPTIONS, exported_names, parse_listed
 from attnverify.report.terminal_colours import print_folded
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
 
 OPERATION = Value(OPTIONS["op"])
+LISTED = Value(replace(OPTIONS["op"], parse=parse_listed, words=exported_names))
 
 
 def print_operations(operation: str | None) -> int:
@@ -52,17 +54,20 @@ def describe(operation: "Operation") -> Iterator[str]:
         yield f"made of: {', '.join(parts)}"
     own = inspect.unwrap(specification)
     yield f"in NumPy: {inspect.getsourcefile(own)}, line {inspect.getsourcelines(own)[1]}"
-    yield f"next, for a file to begin with: attnverify new {specification.__name__}"
+    begin = specification.__name__.removesuffix("_grad")
+    yield f"next, for a file to begin with: attnverify new {begin}"
 
 
 def shapes(specification: Any) -> list[str]:
     """One line for each argument, with its axes and its default, and one for the output."""
-    signature = inspect.signature(specification)
+    from attnverify.catalogue.operation import single_parameters, without_domain
+
+    returned = inspect.signature(specification).return_annotation
     rows = {
-        name: axes(parameter.annotation)
+        parameter.name: axes(without_domain(parameter.annotation))
         + ("" if parameter.default is parameter.empty else f", by default {parameter.default}")
-        for name, parameter in signature.parameters.items()
-    } | {"-> output": axes(signature.return_annotation)}
+        for parameter in single_parameters(specification)
+    } | {"-> output": axes(returned)}
     width = max(map(len, rows)) + 2
     return [f"{name:<{width}}{words}" for name, words in rows.items()]
 
@@ -116,11 +121,55 @@ def axes(annotation: Any) -> str:
 list_operations = Command(
     "list",
     callback=print_operations,
-    params=[click.Argument(["operation"], type=OPERATION, required=False, metavar="[OPERATION]")],
+    params=[click.Argument(["operation"], type=LISTED, required=False, metavar="[OPERATION]")],
     help="List the operations of the catalogue; of one, its shapes, defaults and conventions.",
     short_help="List the operations of the catalogue, or say what one is.",
     example="attnverify list alibi_attention",
 )
+
+
+def print_specification(specification: str) -> int:
+    """What was understood of somebody's own specification."""
+    from attnverify.specified import register_file
+    from attnverify.specified.described import describe as describe_specified
+    from attnverify.specified.registering import find_specified
+
+    try:
+        names = register_file(specification)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    for name in names:
+        print_folded(describe_specified(find_specified(name)))
+    return 0
+
+
+spec = Command(
+    "spec",
+    callback=print_specification,
+    params=[click.Argument(["specification"], type=FILE, metavar="FILE[:FUNCTION]")],
+    help="Say what is understood of your own specification: its axes, what is drawn for each "
+    "argument, how small an error is noticed, and which lines its bound comes from.",
+    short_help="Say what is understood of your own specification.",
+    example="attnverify spec my_spec.py",
+    status="Exit status: 0 done, 4 it cannot be read, with the line",
+)
+
+SPECIFICATION = '''"""
+What the kernel computes, in NumPy.
+
+    attnverify spec {file}
+    attnverify run my_kernel.py --spec {file}
+"""
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+
+def rms_norm(x: Float[ndarray, "B N F"], gain: Float[ndarray, "F"], eps: float = 1e-6):
+    """Divide by the root mean square, and multiply with a gain. A capital letter is a size."""
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * gain
+'''
 
 TEMPLATE = '''"""
 {sentence}
@@ -149,26 +198,44 @@ def installed_library() -> str:
     return next(name for name in LIBRARIES if find_spec(name) is not None)
 
 
-def write_template(operation: str, arrays: str | None, output: str | None) -> int:
+def write_template(
+    operation: str | None, arrays: str | None, output: str | None, spec: bool
+) -> int:
     """A file with one function to fill in; a file that is there is not touched."""
     from attnverify.catalogue.operation import CATALOGUE
 
+    if spec:
+        return write_specification(Path(output or "my_spec.py"))
+    if operation is None:
+        raise click.UsageError("an operation is wanted, or --spec: attnverify list names them")
     library = arrays or installed_library()
     path = Path(output or f"{operation}.py")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(template(CATALOGUE[operation].specification, library, str(path)))
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from None
+    write_anew(path, template(CATALOGUE[operation].specification, library, str(path)))
     print(f"{path}: write the function for arrays of {library}, then\n  attnverify run {path}")
     return 0
 
 
+def write_specification(path: Path) -> int:
+    """A specification to begin with."""
+    write_anew(path, SPECIFICATION.format(file=path))
+    print(f"{path}: write what your kernel computes, then\n  attnverify spec {path}")
+    return 0
+
+
+def write_anew(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from None
+
+
 def template(specification: Any, library: str, file: str) -> str:
-    signature = inspect.signature(specification)
+    from attnverify.catalogue.operation import single_parameters
+
     parameters = ", ".join(
-        name if p.default is p.empty else f"{name}={p.default!r}"
-        for name, p in signature.parameters.items()
+        p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+        for p in single_parameters(specification)
     )
     return TEMPLATE.format(
         sentence=sentence(specification),
@@ -184,7 +251,8 @@ new = Command(
     "new",
     callback=write_template,
     params=[
-        click.Argument(["operation"], type=OPERATION, metavar="OPERATION"),
+        click.Argument(["operation"], type=OPERATION, required=False, metavar="[OPERATION]"),
+        click.Option(["--spec"], is_flag=True, help="a specification of your own, my_spec.py"),
         click.Option(
             ["--arrays"],
             type=click.Choice(LIBRARIES),

@@ -9,9 +9,11 @@ from click.shell_completion import CompletionItem
 
 from attnverify.options import Option
 
-STATUS = """Exit status: 0 everything passed (or failed as known), 1 something failed,
-             2 a backend is broken or missing, nothing was judged, or the run was interrupted,
-             3 an error of attnverify itself, 4 an option is wrong"""
+STATUS = (
+    "Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is "
+    "broken or missing, nothing was judged, or the run was interrupted, 3 an error of attnverify "
+    "itself, 4 an option is wrong"
+)
 
 PLAIN = "Exit status: 0 done, 2 a file cannot be read, 4 an option is wrong"
 
@@ -42,7 +44,7 @@ def to_click(options: Iterable[Option]) -> list[click.Parameter]:
         click.Option([f"--{option.name}"], is_flag=True, help=option.help)
         if option.is_flag
         else click.Option(
-            [f"--{option.name}"],
+            [*filter(None, [option.short]), f"--{option.name}"],
             type=Value(option),
             default=option.default,
             multiple=option.repeatable,
@@ -84,7 +86,8 @@ class Command(click.Command):
         return {"Options": [one for one in self.get_params(ctx) if isinstance(one, click.Option)]}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"\nExample: {self.example}\n{self.status}\n")
+        formatter.write(f"\nExample: {self.example}\n")
+        formatter.write_text(" ".join(self.status.split()))
 
 
 FILE = click.Path(path_type=str)

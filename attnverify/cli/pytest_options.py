@@ -15,7 +15,11 @@ PYTEST = (
     click.Option(["-x", "--exitfirst"], is_flag=True, help="stop at the first failure"),
     click.Option(["--maxfail"], metavar="N", help="stop after so many failures"),
     click.Option(["-q", "--quiet"], count=True, help="say less"),
-    click.Option(["-v", "--verbose"], count=True, help="say more; every failed cell is shown"),
+    click.Option(
+        ["-v", "--verbose"],
+        count=True,
+        help="say more: a failing case of each cause in full; -vv: of every cell",
+    ),
     click.Option(["-s", "capture_no"], is_flag=True, help="let the backends print"),
     click.Option(["--collect-only", "--co"], is_flag=True, help="list the cells, judge none"),
     click.Option(["--deselect"], metavar="CELL", multiple=True, help="leave a cell out"),

@@ -7,9 +7,6 @@ import click
 
 from attnverify.cli.parameters import FILE, Command
 
-BENCH = "Exit status: 0, or 2 where there are no results, or what shows them is not installed"
-DOCTOR = "Exit status: 0 pytest -m differential can run here, 1 it cannot"
-
 
 def examine() -> int:
     from attnverify import doctor
@@ -22,7 +19,7 @@ doctor = Command(
     callback=examine,
     help="Say what this machine can run and what is missing, in words.",
     example="attnverify doctor",
-    status=DOCTOR,
+    status="Exit status: 0 pytest -m differential can run here, 1 it cannot",
 )
 
 
@@ -127,7 +124,7 @@ bench_report = Command(
             help="write a page of HTML with plots, too",
         ),
     ],
-    help="Show what was measured: tables, goals, and one page.",
+    help="Show what was measured: tables, and one page.",
     example="attnverify bench-report -o bench.html",
-    status=BENCH,
+    status="Exit status: 0, or 2 where there are no results, or what shows them is not installed",
 )

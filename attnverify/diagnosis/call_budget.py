@@ -11,10 +11,12 @@ from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 
-KERNEL, ORACLE = 60, 20
+KERNEL, ORACLE = 60, 36
 """Calls for one finding: its shrinking, its cause and its region together."""
-OF_A_CAUSE = 39, 5
+OF_A_CAUSE = 39, 11
 """Those of them for the cause, in a run as in a replay."""
+FOR_PROBES = 6, 6
+"""Those of a cause that are kept for inputs that isolate a stage."""
 
 
 EMULATED = 3

@@ -13,15 +13,19 @@ import numpy as np
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.conventions.convention import Convention, conventions
+from attnverify.conventions.layer_rows import WithArguments
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.conventions.convention import Convention, conventions
+from attnverify.diagnosis.layers.mistakes import layer_mistakes
+from attnverify.diagnosis.layers.stages import layer_stage_mistakes
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
-from attnverify.diagnosis.mistakes.layers import layer_mistakes
+from attnverify.diagnosis.mistakes.gradients import delta_mistakes, gradient_mistakes
 from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
 from attnverify.diagnosis.mistakes.tiles import tile_mistakes
 from attnverify.faults import registry
+from attnverify.inputs.recipe import Inputs
 from attnverify.inputs.sampling import draw_recipes, shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays
@@ -39,6 +43,9 @@ class Candidate:
     rank    0 for a convention, 1 for a known fault, 2 for a mistake that any operation can show
     rounds  whether it rounds on its way, so that a number beside a tie may round to the other side
     change  the change of a stage that it is, where it is one
+    of      the same as ``answer`` of the inputs and a dtype alone, where no more is needed
+    mistake the same of an operation and the inputs, which it may change, where it is such a one
+    parts   the mistakes that it joins, in words; none of one alone
     """
 
     name: str
@@ -47,6 +54,9 @@ class Candidate:
     rank: int = 1
     rounds: bool = False
     change: Change | None = None
+    of: Callable[[Inputs, str], Any] | None = None
+    mistake: Callable[[Operation, Inputs], Any] | None = None
+    parts: tuple[str, ...] = ()
 
     @property
     def simplicity(self) -> tuple[int, int]:
@@ -55,6 +65,12 @@ class Candidate:
 
     def distance(self, seen: Observation) -> float:
         """How far it is from an observation; inf where it has no answer to the recipe."""
+        if self not in seen.distances:
+            seen.distances[self] = self.distance_anew(seen)
+        return seen.distances[self]
+
+    def distance_anew(self, seen: Observation) -> float:
+        """The same, computed: one diagnosis asks for most of them several times."""
         try:
             with np.errstate(all="ignore"):
                 answer = self.answer(seen)
@@ -66,16 +82,27 @@ class Candidate:
 @lru_cache
 def candidates(operation: str) -> tuple[Candidate, ...]:
     """Return the conventions, the known faults and the mistakes of an operation."""
-    op, (known, _) = CATALOGUE[operation], registry.read_faults()
+    op = CATALOGUE[operation]
+    if op.outside is not None:
+        own = (from_mutant(*mutant) for mutant in op.outside.mutants())
+        return (*own, *(Candidate(said, said, of, rank=2) for said, of in stride_mistakes(op)))
+    known, _ = registry.read_faults()
     found = [from_convention(op, convention) for convention in conventions(operation)]
-    found += [from_fault(f) for f in known.values() if f.operation.name == operation]
+    told = {candidate.words for candidate in found}
+    found += [
+        from_fault(f)
+        for f in known.values()
+        if f.operation.name == operation and f.words not in told
+    ]
     if op.is_staged:
         found += [from_change(op, words, change) for words, change in stage_mistakes(op)]
     if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
-    others = (*common_mistakes(op), *layer_mistakes(op))
+    of_layers = (*layer_mistakes(op), *layer_stage_mistakes(op))
+    others = (*common_mistakes(op), *of_layers, *gradient_mistakes(op))
     found += [from_mistake(op, words, mistake) for words, mistake in others]
-    found += [Candidate(words, words, answer, rank=2) for words, answer in stride_mistakes(op)]
+    lying = (*stride_mistakes(op), *delta_mistakes(op))
+    found += [Candidate(words, words, answer, rank=2) for words, answer in lying]
     found += [
         Candidate(words, words, answer, rank=2, rounds=True)
         for words, answer in rounding_mistakes(op)
@@ -90,6 +117,8 @@ def pairs(operation: str) -> tuple[Candidate, ...]:
     infinity, in an operation that consists of stages.
     """
     op = CATALOGUE[operation]
+    if op.outside is not None:
+        return ()
     changes = [(c.words, c.change) for c in conventions(operation) if c.change is not None]
     empty = [(words, change) for words, change in changes if words.startswith("NaN in rows")]
     both = (
@@ -97,23 +126,11 @@ def pairs(operation: str) -> tuple[Candidate, ...]:
         *(overflowing_beside(op) if op.is_staged else ()),
         *combinations(changes, 2),
     )
-    return tuple(
-        from_change(op, say.BOTH.format(one=one, other=other), combined(first, then))
+    found = (
+        from_change(op, say.BOTH.format(one=one, other=other), combined(first, then), (one, other))
         for (one, first), (other, then) in both
     )
-
-
-@lru_cache
-def with_another(operation: str, one: Candidate) -> tuple[Candidate, ...]:
-    """A candidate together with each other that is a change of a stage, if it is one itself."""
-    op, first = CATALOGUE[operation], one.change
-    if first is None:
-        return ()
-    return tuple(
-        from_change(op, say.BOTH.format(one=one.words, other=c.words), combined(first, c.change))
-        for c in candidates(operation)
-        if c.change is not None and c is not one
-    )
+    return tuple(found)
 
 
 def combined(first: Change, then: Change) -> Change:
@@ -127,24 +144,55 @@ def from_convention(operation: Operation, convention: Convention) -> Candidate:
         lambda seen: convention(operation, seen.inputs, seen.dtype),
         rank=0,
         change=convention.change,
+        of=lambda inputs, dtype: convention(operation, inputs, dtype),
+        mistake=over_reference(operation, convention.function),
     )
 
 
-def from_change(operation: Operation, words: str, change: Change) -> Candidate:
+def over_reference(
+    operation: Operation, function: Callable[..., Any] | None
+) -> Callable[[Operation, Inputs], Any] | None:
+    """Other arguments of the operation, of whatever its reference is; None for what is no such."""
+    if not isinstance(function, WithArguments):
+        return None
+    own = getattr(function.function, "__name__", "") == operation.name
+    return (lambda other, inputs: function.over(other.reference, inputs)) if own else None
+
+
+def from_change(
+    operation: Operation, words: str, change: Change, parts: tuple[str, ...] = ()
+) -> Candidate:
+    def of(inputs: Inputs, dtype: str) -> Any:
+        return evaluate(change(spec_stages(operation, inputs, dtype)))
+
     return Candidate(
         words,
         words,
-        lambda seen: evaluate(change(spec_stages(operation, seen.inputs, seen.dtype))),
+        lambda seen: of(seen.inputs, seen.dtype),
         rank=2,
         rounds="rounded" in words,
         change=change,
+        of=of,
+        parts=parts,
     )
 
 
 def from_mistake(
     operation: Operation, words: str, mistake: Callable[[Operation, Any], Any]
 ) -> Candidate:
-    return Candidate(words, words, lambda seen: mistake(operation, seen.inputs), rank=2)
+    return Candidate(
+        words,
+        words,
+        lambda seen: mistake(operation, seen.inputs),
+        rank=2,
+        of=lambda inputs, dtype: mistake(operation, inputs),
+        mistake=mistake,
+    )
+
+
+def from_mutant(words: str, answer: Callable[[Any], Any], rank: int) -> Candidate:
+    """Return somebody's specification with one thing changed."""
+    return Candidate(words, words, lambda seen: answer(seen.inputs), rank=rank)
 
 
 def from_fault(fault: registry.Fault) -> Candidate:
@@ -156,7 +204,10 @@ def from_fault(fault: registry.Fault) -> Candidate:
     def answer(seen: Observation) -> Any:
         return map_leaves(widened, fault.fresh()(**arranged_inputs(seen)))
 
-    return Candidate(fault.name, fault.words, answer)
+    def of(inputs: Inputs, dtype: str) -> Any:
+        return map_leaves(widened, fault.fresh()(**inputs))
+
+    return Candidate(fault.name, fault.words, answer, of=of)
 
 
 @lru_cache

@@ -25,11 +25,12 @@ class Explanation:
 class Cause:
     """
     The likely cause of a failure: a sentence, and the mistakes that it names; none where it only
-    says what is wrong and where.
+    says what is wrong and where. Of several mistakes each would explain it, or all ``together``.
     """
 
     words: str
     explanations: tuple[Explanation, ...] = ()
+    together: bool = False
 
     def __str__(self) -> str:
         return self.words

@@ -20,7 +20,7 @@ import numpy as np
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.call_budget import CallBudget, price_of
+from attnverify.diagnosis.call_budget import FOR_PROBES, CallBudget, price_of
 from attnverify.diagnosis.candidates import (
     Candidate,
     candidates,
@@ -30,7 +30,10 @@ from attnverify.diagnosis.candidates import (
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
+from attnverify.diagnosis.matching.by_output import explain_by_output
+from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
 from attnverify.diagnosis.matching.parts import explain_in_parts
+from attnverify.diagnosis.matching.together import match_several
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.flushed import find_flushed
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
@@ -46,6 +49,8 @@ The kinds of failure that another function can explain; a crash, a shape or a dt
 MOST_FAILING = 8
 CASES_OF_OTHER_KINDS = 3
 MOST_PASSING = 64
+A_FEW = 4
+"""So many small cases beside of a gradient, which are held against those of other forwards."""
 LARGE = 300_000
 """So many numbers at most go into a case that is called for a diagnosis, if there are others."""
 
@@ -67,7 +72,8 @@ def diagnose(
     """
     cases = [case for case in cases if not case.rows]  # what is judged in rows is not seen whole
     budget = budget or CallBudget.of_findings(1, (*cases, *others), price_of(implementation))
-    failing = [o for o in look_at(implementation, choose_failing(cases), budget) if o.wrong]
+    looks = budget.less(*FOR_PROBES)
+    failing = [o for o in look_at(implementation, choose_failing(cases), looks) if o.wrong]
     if not failing:
         return None
     if not any(o.is_telling for o in failing):
@@ -75,7 +81,7 @@ def diagnose(
     if any(o.recipe.poison not in (None, "finite") for o in failing):
         passed = passed_observations(implementation, passing)
         return diagnose_hidden(implementation, failing, passed, among, budget)
-    beside = look_at(implementation, [case for case in others if case not in cases], budget)
+    beside = look_at(implementation, [case for case in others if case not in cases], looks)
     passed = [o for o in beside if not o.wrong] + passed_observations(implementation, passing)
     elsewhere = [o for o in beside if o.wrong]
     seen = {o.case for o in failing}
@@ -170,11 +176,23 @@ def explain(
         return Cause(flushed.words, (flushed,))  # tiny numbers may hide another mistake
     if best := tell_apart(implementation, best, failing[0].dtype, budget):
         return cause_of_candidates(best)
+    looks = budget.less(*FOR_PROBES)
+    if among is None and operation.is_gradient:
+        few = sorted((case for case in more if case_size(case) <= SMALL), key=case_size)[-A_FEW:]
+        fit = [*failing, *others, *(o for o in look_at(implementation, few, looks) if o.wrong)]
+        if other := find_other_forward(operation, fit, passed):
+            return other
     if found := output_format(failing) or fit_factor(operation, [*failing, *passed]):
         return Cause(found.words, (found,))
     tried = candidates(operation.name) if among is None else among
-    further = look_at(implementation, choose_failing(more), budget) if more else []
-    part = explain_in_parts(operation, tried, [*failing, *further], passed)
+    further = look_at(implementation, choose_failing(more), looks) if more else []
+    wrong = [*failing, *further]
+    several = match_several(operation, wrong, others, passed) if among is None else []
+    if best := tell_apart(implementation, several, failing[0].dtype, budget):
+        return cause_of_candidates(best)
+    if operation.is_gradient and (each := explain_by_output(tried, [*wrong, *passed])):
+        return each
+    part = explain_in_parts(tried, wrong, passed)
     return part or localize(implementation, failing, budget)
 
 
@@ -194,7 +212,7 @@ def match_candidates(
         tried, [*failing, *passed]
     )
     if not best and among is None:
-        best = best_matches(pairs(operation.name), [*failing, *passed])[:1]
+        best = best_matches(pairs(operation.name), [*failing, *passed])
     return best
 
 

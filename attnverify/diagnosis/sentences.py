@@ -7,7 +7,8 @@ candidate is called stands beside its function, in the tables of conventions, fa
 
 # what the implementation is instead
 
-EQUALS = "equals the specification with {mistakes} ({share:.2g}x of the bound)"
+EQUALS = "equals the specification with {mistakes} ({share})"
+EXACTLY, OF_THE_BOUND = "exactly", "{share:.2g}x of the bound"
 AS_IN = "{mistake}, as in {packages}"
 EITHER = " or with "
 BOTH = "{one} and with {other}"
@@ -27,7 +28,8 @@ BESIDES_ZERO_TIMES_NAN = "{cause}; besides, a weight of 0 times NaN is NaN"
 
 # arithmetic
 
-INPUTS_ROUNDED = "inputs rounded to {name}"
+STAGE_ROUNDED = "{stage} rounded to {name}"
+ALLOWED = '{stage}, which "{field}": "{declared}" in PRECISION allows'
 ARITHMETIC = "{dtype} arithmetic"
 STORED_IN = "every element of the output is a {dtype} number: computed or stored in it"
 FLUSHED = "subnormal numbers count as 0"
@@ -51,12 +53,17 @@ PARTIALS_DECLARED = (
 # factors
 
 HAS_FACTOR = "{what} {factor}"
+CONSTANT_SCALE = "scores scaled by {scale:.4g} whatever D is, in place of 1/sqrt(D)"
+SCALE_OF_SIZE = "scores scaled by {letter}^{exponent:g} in place of 1/sqrt(D)"
 EVERY_OUTPUT = "every output is {factor}"
 OUTPUT_HAS_FACTOR = "{name} is {factor}"
 OTHERS_RIGHT = "{told}; the others are right"
+OUTPUT_WITH = "{names} as of the specification with {mistake}"
+GRADIENTS_OF = "the gradients are those of the specification with {mistakes} ({cases} cases)"
 NO_GRADIENT = "no gradient reaches {names}: 0 everywhere"
 ALL_ZEROS = "nothing but zeros in {names}"
 OFF = "off by a factor"
+TIMES_ZERO = "multiplied by 0"
 OFF_BY = "off by a factor of {factor:.4g}"
 OFF_BY_POWER_OF_TWO = "off by a factor of {factor:.4g} ({sign}2^{exponent:g})"
 OFF_BY_POWER_OF_SIZE = "off by a factor of {letter}^{exponent:g}"
@@ -80,7 +87,17 @@ NAN_WEIGHTS = "the weights are NaN{where}"
 WEIGHTS_WRONG = "the weights are wrong{where}"
 WRONG_BY_SCORES = "the weights are wrong, and right where {zero} is 0{where}"
 WRONG_WITHOUT_SCORES = "the weights are wrong even where {alike}{where}"
+ALL_ALIKE = "every visible key of a row has the same weight, as if all scores were the same{where}"
 BIASES_ALONE, ALL_EQUAL = "the scores are their biases alone", "all scores are equal"
+
+# what isolating inputs show
+
+FIRST_STAGE = "{stage}: wrong {words}{right}"
+RIGHT_BEFORE = ", right {words}"
+RIGHT_WITH_ONE_HEAD = "; the same is right with one head"
+RIGHT_WITH_ONE_ENTRY = "; the same is right with one batch entry"
+WRONG_STAGE = "{stage}: right {right}"
+AND_STAGE = "{outputs}; what is wrong first: {stage}"
 
 # outputs and where in them
 
@@ -100,6 +117,9 @@ INDEX_OF_AXIS = "axis {axis}, index"
 
 # regions
 
+TRIED = "{passed} passed, {failed} failed"
+TRIED_APART = TRIED + ", and what lies between was not tried"
+HOLDS = "{failures} failures, {passes} passes"
 OF = "{inside} of {all}"
 COVERS = (
     "(covers {failures} failures, {passes} passes; on fresh draws {fresh_failures} and "

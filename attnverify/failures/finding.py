@@ -35,6 +35,7 @@ class Finding:
     share      how many cases or calls show it, in words
     message    what was seen, in full
     condition  the conditions that together tell the failing cases from the others
+    held       of how many of both they hold, and which sizes were tried
     cause      what a diagnosis makes of it
     record     what replays it; evidence: what a report shows of it
     notes      what else its reader should know
@@ -46,6 +47,7 @@ class Finding:
     share: str = ""
     message: str = ""
     condition: tuple[str, ...] = ()
+    held: str = ""
     cause: Cause | None = None
     record: FailureRecord | None = None
     evidence: Evidence = field(default_factory=Evidence)

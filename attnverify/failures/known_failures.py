@@ -106,5 +106,6 @@ def known_failures_file(source: str) -> Path | None:
     Find the known failures that lie beside a backend's file, ``my_kernels.known-failures.txt``.
     """
     path = Path(parse_source(source).place)
+    path = path if path.name else path.absolute()  # the folder in which this is started
     file = path.with_name(f"{path.stem}.known-failures.txt")
     return file if (path.suffix == ".py" or path.is_dir()) and file.exists() else None

@@ -17,7 +17,7 @@ def to_plain(value: Any) -> Any:
 
     >>> from attnverify.diagnosis.cause import Cause, Explanation
     >>> to_plain(Cause("x", (Explanation("a", "b"),)))
-    {'words': 'x', 'explanations': [{'name': 'a', 'words': 'b'}]}
+    {'words': 'x', 'explanations': [{'name': 'a', 'words': 'b'}], 'together': False}
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
@@ -35,7 +35,7 @@ def from_plain(kind: type[T], value: dict[str, Any]) -> T:
 
     >>> from attnverify.diagnosis.cause import Cause
     >>> from_plain(Cause, {"words": "x", "explanations": [{"name": "a", "words": "b"}]})
-    Cause(words='x', explanations=(Explanation(name='a', words='b'),))
+    Cause(words='x', explanations=(Explanation(name='a', words='b'),), together=False)
     """
     known = [(name, hint) for name, hint in _hints(kind) if name in value]  # type: ignore[arg-type]
     return kind(**{name: _typed(hint, value[name]) for name, hint in known})

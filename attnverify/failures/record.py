@@ -19,11 +19,11 @@ from typing import Any
 
 from attnverify import ROOT
 from attnverify.backends.loader import Implementation
-from attnverify.inputs.expand import expand
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import Case, case_of
+from attnverify.judge.case import Case, case_of, refuse_what_is_refused
 from attnverify.machine import describe_machine
 from attnverify.options import PROFILES
+from attnverify.specified import register_recorded
 
 FORMAT = 3
 """
@@ -44,6 +44,7 @@ class FailureRecord:
     inputs   the checksum of what the recipe was expanded to; "" for a check
     machine  the processor, the BLAS and the NumPy with which it was seen
     draws    how many cases the run drew, and from which seed
+    specification  the file of an operation from outside of the catalogue; "" for ours
     """
 
     operation: str
@@ -56,6 +57,7 @@ class FailureRecord:
     inputs: str = ""
     machine: dict[str, str] = field(default_factory=dict)
     draws: dict[str, int] | None = None
+    specification: str = ""
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class FailureRecord:
             check=check,
             inputs=inputs,
             machine=describe_machine(),
+            specification=getattr(implementation.operation, "source", ""),
         )
 
     @property
@@ -122,6 +125,13 @@ class FailureRecord:
 
     @property
     def replay_line(self) -> str:
+        """The line that shows it again: the test, of a function within one, which nobody loads."""
+        place, _, function = self.backend.partition(":")
+        test = function.partition(".<locals>")[0]
+        if test != function and place.endswith(".py") and test.startswith("test"):
+            return f"pytest {shlex.quote(f'{place}::{test}')}"
+        if test != function:
+            return f"call {test} again, where this case comes first"
         return f"attnverify replay {self.hash} --backend {shlex.quote(self.backend)}"
 
     @property
@@ -158,11 +168,12 @@ def _parse_record(plain: dict[str, Any]) -> FailureRecord:
     if number not in range(1, FORMAT + 1):
         raise ValueError(f"format: wanted at most {FORMAT}, got {number}")
     record = FailureRecord(**plain)
+    register_recorded(record.operation, record.specification)
     if record.check:
         wanted = record.check["name"], record.check["seed"], PROFILES[record.check["profile"]]
         assert all(value is not None for value in wanted)
     else:
-        expand(Recipe(**record.recipe), record.dtype)
+        refuse_what_is_refused(Recipe(**record.recipe), record.dtype)
     return record
 
 

@@ -29,7 +29,7 @@ def with_spec_contract(
     What numpy_ref refuses is refused (its answer is thrown away), so that a fault is wrong in one
     thing alone.
     """
-    signature = inspect.signature(operation.specification)
+    signature = inspect.Signature([*operation.parameters.values()])
     takes_dtype = operation.takes_dtype
     extra = {} if memory is None else {"memory": memory}
 
@@ -43,10 +43,8 @@ def with_spec_contract(
         with np.errstate(all="ignore"):
             if checked:
                 operation.reference(**wide)
-            return rounded(
-                function(**(given if raw else wide), **extra),
-                dtype if takes_dtype else storage(given),
-            )
+            result = function(**(given if raw else wide), **extra)
+        return stored(result, operation, dtype if takes_dtype else storage(given))
 
     parameters = list(signature.parameters.values())
     if takes_dtype:
@@ -72,6 +70,17 @@ def widened(leaf: Any) -> Any:
 def storage(given: Inputs) -> np.dtype[Any]:
     """The dtype of the float arrays among the arguments."""
     return next((leaf.dtype for leaf in leaves(given) if is_float(leaf)), np.dtype(np.float64))
+
+
+def stored(result: Any, operation: Operation, dtype: Any) -> Any:
+    """Every output in the dtype that the operation gives it: an lse has at least float32."""
+    whole = rounded(result, dtype)
+    if not isinstance(result, tuple):
+        return whole
+    name = np.dtype(dtype).name if not isinstance(dtype, str) else dtype
+    own = [operation.dtype_of_output(place, name) for place in range(len(result))]
+    pairs = zip(result, whole, own, strict=True)
+    return tuple(narrow if fmt == name else rounded(wide, fmt) for wide, narrow, fmt in pairs)
 
 
 def rounded(result: Any, dtype: Any) -> Any:

@@ -10,12 +10,16 @@ repeat.
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
+from attnverify.conventions.convention import Convention, conventions
 from attnverify.faults.adapter import with_spec_contract
+from attnverify.reference import attention, gradients, layers
 
 Function = Callable[..., Any]
 
@@ -71,10 +75,11 @@ CONTROLS: dict[str, Fault] = {}
 
 def read_faults() -> tuple[dict[str, Fault], dict[str, Fault]]:
     """All faults and all controls, once the packages beside this module are imported."""
-    for name in ("arithmetic", "contract", "controls", "positions", "real_sizes", "visibility"):
-        package = importlib.import_module(f"attnverify.faults.{name}")
-        for _, module, _ in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module}")
+    importlib.import_module("attnverify.faults.conventional")
+    for _, name, is_folder in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        package = importlib.import_module(f"attnverify.faults.{name}") if is_folder else None
+        for _, module, _ in pkgutil.iter_modules(package.__path__ if package else []):
+            importlib.import_module(f"attnverify.faults.{name}.{module}")
     return FAULTS, CONTROLS
 
 
@@ -104,6 +109,60 @@ def control(kind: str, words: str, **more: Any) -> Callable[[Function], Function
         | {"kind": kind, "words": words}
         | more,
     )
+
+
+def add_faults(kind: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """
+    Register faults that take one expression each: rows of name, words, source, clause, reveals, and
+    what is wrong (stages of the reference that are replaced, or the function), with what
+    :func:`fault` takes besides.
+    """
+    for name, words, source, clause, reveals, wrong, *more in rows:
+        said = {"source": source, "clause": clause, "reveals": reveals}
+        fault(kind, words, **said, **(more[0] if more else {}))(named(name, wrong))
+
+
+def add_conventional(kind: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Register conventions as faults: rows of name, question, answer, source, clause, reveals."""
+    for name, question, answer, source, clause, reveals, *more in rows:
+        parsed = parse_name(name)
+        assert parsed is not None, name
+        (other,) = (
+            c for c in conventions(parsed[0].name) if (c.question, c.answer) == (question, answer)
+        )
+        said = {"source": source, "clause": clause, "reveals": reveals}
+        wrong = named(name, partial(answer_by, other, parsed[0]))
+        fault(kind, other.words, **said, **(more[0] if more else {}))(wrong)
+
+
+def answer_by(convention: Convention, operation: Operation, **given: Any) -> Any:
+    return convention(operation, given, "float64")
+
+
+def add_controls(kind: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Register controls likewise: rows of name, words, and what is unusual."""
+    for name, words, unusual, *more in rows:
+        control(kind, words, **(more[0] if more else {}))(named(name, unusual))
+
+
+def named(name: str, what: Function | dict[str, Any]) -> Function:
+    """Make the function of a fault: of stages, the reference with these in place of its own."""
+    if isinstance(what, dict):
+        parsed = parse_name(name)
+        assert parsed is not None, name
+        what = partial(reference_of(parsed[0].name), **what)
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        return what(*given, **named)
+
+    wrong.__name__ = wrong.__qualname__ = name
+    return wrong
+
+
+def reference_of(operation: str) -> Function:
+    """The operation in stages."""
+    modules = (attention, gradients, layers)
+    return next(vars(module)[operation] for module in modules if operation in vars(module))
 
 
 def register(

@@ -17,11 +17,11 @@ Without ``when`` a line speaks of the whole cell. With it, it speaks of a region
 whatever fails there is known, and the rest stays judged. Conditions are joined by "and": a sentence
 (``a row sees no key``, ``H is no power of two``, ``query is transposed``, ``a score exceeds 88``,
 ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison of sizes and numbers
-(``N > M``, ``H != 8``, ``D % 8 != 0``); or a field of the recipe, in words (``hidden slots hold
-NaN``, ``a boolean mask is given``, see field_words.py) or by its name (``poison=finite``,
-``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind: ``[limitation]``,
-where the author promises no more, or ``[nonconformance]``, where the implementation does something
-else than the specification; the two are counted apart.
+(``N > M``, ``H != 8``, ``D % 8 != 0``, ``B*H > 15``); or a field of the recipe, in words (``hidden
+slots hold NaN``, ``a boolean mask is given``, see field_words.py) or by its name
+(``poison=finite``, ``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind:
+``[limitation]``, where the author promises no more, or ``[nonconformance]``, where the
+implementation does something else than the specification; the two are counted apart.
 """
 
 import operator
@@ -29,6 +29,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 from numpy import ndarray
@@ -51,7 +52,9 @@ from attnverify.inputs.measures.scores import (
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.recipe import Recipe, layout_kinds
 
-COMPARISON = re.compile(r"([A-Z]|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)")
+COMPARISON = re.compile(
+    r"([A-Z](?:\*[A-Z])?|\d+)(?:\s*%\s*([1-9]\d*))?\s*(<=|>=|==|!=|<|>)\s*([A-Z]|\d+)"
+)
 FIELD = re.compile(r"([\w.]+)(!?=)(\S.*)")
 OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
@@ -100,7 +103,7 @@ def parse_condition(text: str) -> Condition:
             return Condition(text, partial(holds, *match.groups()), frozenset({subject}), topic)
     if match := COMPARISON.fullmatch(text):
         left, modulus, sign, right = match.groups()
-        letters = frozenset(side for side in (left, right) if not side.isdigit())
+        letters = frozenset(filter(str.isupper, left + right))
         compare = partial(sizes_compare, left=left, sign=sign, right=right, modulus=modulus)
         return Condition(text, compare, letters, "size")
     if found := parse_sentence(text) or parse_field(text):
@@ -172,8 +175,8 @@ it.
 NUMBER = r"(?P<number>-?\d[\de.+]*)"
 PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
-    rf"(an input|[a-z_]+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
-    r"(an input|[a-z_]+) is strided along its last axis": ("layout", is_strided),
+    rf"(an input|\w+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
+    r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
     rf"a hidden score leads by {NUMBER}": (
         "mask",
         lambda least, case: hidden_score_lead(case) > float(least),
@@ -191,11 +194,12 @@ PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
 
 
 def sizes_compare(case: Case, left: str, sign: str, right: str, modulus: str | None) -> bool:
-    one, two = (
-        int(side) if side.isdigit() else case.recipe.sizes.get(side) for side in (left, right)
-    )
-    if one is None or two is None:
+    sizes = case.recipe.sizes
+    if not all(letter in sizes for letter in left + right if letter.isupper()):
         return False
+    one, two = (
+        prod(int(x) if x.isdigit() else sizes[x] for x in side.split("*")) for side in (left, right)
+    )
     return OPERATORS[sign](one % int(modulus) if modulus else one, two)
 
 

@@ -8,6 +8,7 @@ that both sides of a comparison see the same numbers.
 """
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,45 +16,98 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Operation
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Domain, Operation
+from attnverify.catalogue.packing import fit_lengths, heads_first, tokens_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row
 from attnverify.catalogue.traits import Traits
+from attnverify.contract.shapes import PATTERN
 from attnverify.inputs.given import GIVEN, given_inputs, recipe_of_file
 from attnverify.inputs.masks import draw_mask, draw_visible
 from attnverify.inputs.poison import poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.inputs.value_families import apply_family
-from attnverify.spec.shapes import PATTERN
 
 
-@lru_cache(maxsize=2048)
 def expand(recipe: Recipe, dtype: str) -> Inputs:
     """
     Return the arguments of the operation. The arrays are shared by all who expand this recipe, and
-    read-only.
+    read-only; of large ones the last two alone are kept.
     """
+    return (expand_large if recipe.is_large else expand_small)(recipe, dtype)
+
+
+def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
+    """Return the arguments, made for this call."""
     operation = CATALOGUE[recipe.operation]
+    if OF_GRADIENT in recipe.options:
+        return inputs_of_gradient(recipe, dtype)
     if recipe.values["family"] == GIVEN:
         if "row" in recipe.values:
             return row_of_file(recipe, dtype)
-        found = given_inputs(recipe, operation)
-        return {name: round_inputs(value, dtype) for name, value in found.items()}
+        found = without_second(given_inputs(recipe, operation), recipe)
+        return {
+            name: round_inputs(value, operation.dtype_of(name, dtype))
+            for name, value in found.items()
+        }
+    if operation.outside is not None:
+        return drawn_outside(operation, recipe, dtype)
     rng = np.random.default_rng(recipe.values["seed"])
     with np.errstate(all="ignore"):
         inputs = normal_arrays(operation, recipe, rng)
+        inputs = heads_first(inputs) if operation.is_packed else inputs
         apply_family(inputs, recipe, dtype, rng)
+        inputs = without_second(inputs, recipe)
         inputs |= mask_arguments(operation, recipe, dtype, inputs) | scalar_arguments(
             operation, recipe
         )
+        inputs = fit_lengths(inputs)
         if recipe.poison:
             poison_hidden_slots(inputs, operation, recipe.poison, dtype, rng)
+        inputs = tokens_first(inputs) if operation.is_packed else inputs
         inputs = {
-            name: round_inputs(inputs[name], dtype)
+            name: round_inputs(inputs[name], operation.dtype_of(name, dtype))
             for name in operation.arguments
             if name in inputs
         }
     return inputs
+
+
+OF_GRADIENT = "of gradient"
+"""The option of a call that is given the inputs of its gradient."""
+
+
+def recipe_of_forward(recipe: Recipe) -> Recipe:
+    """The recipe of the operation whose gradient this is, on the same inputs."""
+    forward = CATALOGUE[recipe.operation].forward.name
+    return replace(recipe, operation=forward, options=recipe.options | {OF_GRADIENT: True})
+
+
+def inputs_of_gradient(recipe: Recipe, dtype: str) -> Inputs:
+    operation = CATALOGUE[recipe.operation]
+    assert operation.gradient is not None
+    options = {name: x for name, x in recipe.options.items() if name != OF_GRADIENT}
+    whole = expand(replace(recipe, operation=operation.gradient.name, options=options), dtype)
+    return {name: whole[name] for name in operation.arguments if name in whole}
+
+
+def without_second(inputs: Inputs, recipe: Recipe) -> Inputs:
+    """Let nothing arrive at the weights or lse of who returns none, where the recipe says so."""
+    second = CATALOGUE[recipe.operation].forward.second_result
+    if recipe.options.get(second, True) or f"d_{second}" not in inputs:
+        return inputs
+    return inputs | {f"d_{second}": np.zeros_like(inputs[f"d_{second}"])}
+
+
+def drawn_outside(operation: Operation, recipe: Recipe, dtype: str) -> Inputs:
+    """Make the arguments of an operation from outside, as it draws them itself."""
+    assert operation.outside is not None
+    found = operation.outside.expand(recipe, dtype)
+    return {name: round_inputs(value, dtype) for name, value in found.items()}
+
+
+expand_small = lru_cache(maxsize=2048)(expand_anew)
+expand_large = lru_cache(maxsize=2)(expand_anew)
 
 
 def row_of_file(recipe: Recipe, dtype: str) -> Inputs:
@@ -84,8 +138,8 @@ def round_inputs(tree: Any, dtype: str) -> Any:
     """Every float array of a tree of arguments rounded to the dtype, and made read-only."""
     if isinstance(tree, dict):
         return {name: round_inputs(leaf, dtype) for name, leaf in tree.items()}
-    if isinstance(tree, list):
-        return [round_inputs(leaf, dtype) for leaf in tree]
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(round_inputs(leaf, dtype) for leaf in tree)
     if isinstance(tree, ndarray):
         tree = round_to(tree, dtype) if tree.dtype.kind == "f" else tree.copy()
         tree.setflags(write=False)
@@ -100,7 +154,8 @@ def normal_arrays(operation: Operation, recipe: Recipe, rng: np.random.Generator
     made: Inputs = {}
     sizes, options = recipe.sizes, recipe.options
     for name, axes in operation.axes.items():
-        if name not in ("attn_mask", "mem", "hids", "mems", "d_new_mems"):
+        left_out = name in operation.domains and not options.get(name)
+        if name not in ("attn_mask", "mem", "hids", "mems", "d_new_mems") and not left_out:
             made[name] = normal(axes, recipe, rng)
     if operation.traits.parameters:
         layers_of = [
@@ -176,9 +231,13 @@ def normal(axes: str, recipe: Recipe, rng: np.random.Generator) -> ndarray:
 
 
 def shape_of(axes: str, sizes: dict[str, int], lead: Any = ()) -> tuple[int, ...]:
-    """Return the shape of ``... N 2P`` for these sizes."""
+    """Return the shape of ``... N 2P`` or ``B+1`` for these sizes."""
     letters = axes.split()
-    tail = tuple(int(axis[:-1] or 1) * sizes[axis[-1]] for axis in letters if axis != "...")
+    more = [axis.endswith("+1") for axis in letters if axis != "..."]
+    sole = [axis.removesuffix("+1") for axis in letters if axis != "..."]
+    tail = tuple(
+        int(axis[:-1] or 1) * sizes[axis[-1]] + one for axis, one in zip(sole, more, strict=True)
+    )
     return (*lead, *tail) if letters[0] == "..." else tail
 
 
@@ -215,12 +274,60 @@ def keep_mask(operation: Operation, recipe: Recipe) -> ndarray | None:
 
 
 def scalar_arguments(operation: Operation, recipe: Recipe) -> Inputs:
-    """Counts, sizes and words among the arguments."""
+    """Counts, sizes, words and arrays of integers among the arguments."""
     made: Inputs = {
-        name: recipe.sizes[letter]
+        name: shape_of(letter, recipe.sizes)[0] if recipe.options.get(name, True) else None
         for name, letter in ARGUMENT_SIZES.items()
         if name in operation.arguments
     }
     return made | {
-        name: recipe.options[name] for name in ("align", "mem_len", "eps") if name in recipe.options
+        name: recipe.options[name]
+        if domain.integers is None
+        else draw_integers(domain, recipe, recipe.options[name]["seed"])
+        for name, domain in operation.domains.items()
+        if name in recipe.options and name not in operation.axes
     }
+
+
+def draw_integers(domain: Domain, recipe: Recipe, seed: int) -> Any:
+    """
+    Draw the array, or arrays, of integers that an option is, with both ends often; where they name
+    each position, in rising order every other time. Of a wide range some power of two of it is
+    taken, so that small numbers are met as often as large ones; every third time they follow each
+    other, from 0 or from where a cache ends.
+    """
+    assert domain.integers is not None
+    low, high = (limit_of(x, recipe.sizes) for x in (domain.integers.least, domain.integers.most))
+    rng, made = np.random.default_rng(seed), []
+    if is_wide := high - low > WIDE:
+        part = 2 ** int(rng.integers(int(high - low).bit_length() - 1))
+        low, high = -(-low // part), high // part
+    for axes in domain.axes:
+        shape = shape_of(axes, recipe.sizes)
+        drawn = rng.integers(low, high + 1, shape)
+        drawn = np.where(rng.random(shape) < 0.3, rng.choice([low, high], shape), drawn)
+        if is_wide and seed % 3 == 0:
+            drawn = drawn[..., :1] * (seed % 2) + np.arange(shape[-1])
+        if domain.integers.rising:
+            drawn = rising(drawn, low, high, seed)
+        made.append(np.sort(drawn, axis=-1) if len(shape) > 1 and seed % 2 else drawn)
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def rising(drawn: ndarray, low: int, high: int, seed: int) -> ndarray:
+    """In order; every other time from the lowest to the highest, or evenly apart, as most are."""
+    found = np.sort(drawn)
+    if seed % 2:
+        found[0], found[-1] = low, high
+    return np.linspace(low, high, len(found)).astype(found.dtype) if seed % 6 == 5 else found
+
+
+WIDE = 2**12
+"""Integers beyond which a range is drawn from in parts."""
+
+
+def limit_of(limit: int | str, sizes: dict[str, int]) -> int:
+    """A number, a size, or a size with its sign turned."""
+    if isinstance(limit, int):
+        return limit
+    return -sizes[limit[1:]] if limit.startswith("-") else sizes[limit]

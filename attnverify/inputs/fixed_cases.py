@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
+from attnverify.catalogue.pairs import PRESENT, deals
 from attnverify.inputs.memory_layouts import LAYOUTS, SHARED
 from attnverify.inputs.recipe import Recipe
 
@@ -18,6 +20,7 @@ SIZES = {
     "Q": 3,
     "K": 5,
     "A": 4,
+    "C": 3,
     "S": 2,
     "L": 2,
     "F": 6,
@@ -67,6 +70,14 @@ shape, two programs for one.
 WIDE = 192
 """Columns of a head beyond which projections of standard normal numbers saturate a layer."""
 
+TURNED = (
+    *({"D": 7, "R": 2}, {"D": 16, "R": 8}, {"D": 64, "R": 16}, {"D": 5, "R": 1}),
+    *({"D": 33, "R": 16}, {"D": 128, "R": 64}, {"D": 80, "R": 16, "N": 130, "B": 1}),
+    {"D": 256, "R": 32, "N": 65},
+    *({"D": 128, "R": 64, "N": 1, "H": 8}, {"D": 128, "R": 64, "N": 170, "B": 1}),
+)
+"""Widths of heads and pairs that turn; the last ones are those of models."""
+
 PAIRS = 2**15
 """Most pairs of a probe: where N = M, or with a memory, the longest are left out."""
 
@@ -87,6 +98,10 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     each), each family, each way of hiding keys, each optional thing left out.
     """
     op = CATALOGUE[operation]
+    if op.outside is not None:
+        return tuple({r.text: r for r in _of_outside(op)}.values())
+    if op.shares_keys:
+        return tuple({r.text: r for r in _of_many_options(op)}.values())
     geometries = FEW_GEOMETRIES if few or op.is_layer_gradient else GEOMETRIES
     found = [fixed_recipe(op, sizes, _family_of(op, sizes)) for sizes in geometries]
     if op.is_given_arrays and not op.is_layer_gradient:
@@ -111,7 +126,9 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
     if "key_padding_mask" in op.arguments:
         found.append(fixed_recipe(op, {"B": 4, "N": 4}, "spread", fixed_mask(op, "random")))
     found.append(fixed_recipe(op, LONG, "normal", fixed_mask(op, "random") if op.mask else None))
-    found += _beside_finite_numbers(op, few) + _under_padding(op)
+    if not op.traits.parameters:  # a stack's two options are drawn; its cases are dear
+        found += [dealt_recipe(op, deal, row) for row, deal in enumerate(deals(op))]
+    found += _beside_finite_numbers(op, few) + _under_padding(op) + _turned(op)
     found += [] if few else _shared_arrays(op)
     if "keep" in op.arguments:
         found.append(replace(fixed_recipe(op, {}, "normal"), dropout=None))
@@ -121,6 +138,37 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
             for axes in drawn
         ]
     return tuple({r.text: r for r in found if pair_count(r) <= PAIRS}.values())
+
+
+def _of_many_options(op: Operation) -> list[Recipe]:
+    """
+    Few geometries and families, and every pair of options; where options meet, layouts, masks and
+    dropout take turns.
+    """
+    found = [fixed_recipe(op, sizes) for sizes in (*FEW_GEOMETRIES, LONG)]
+    found += [fixed_recipe(op, FAMILY_SIZES, family) for family in FAMILIES]
+    for row, deal in enumerate(deals(op)):
+        recipe = dealt_recipe(op, deal, row)
+        layout = {"kind": tuple(LAYOUTS)[row % len(LAYOUTS)], "seed": 1}
+        if op.is_packed:
+            poison = (None, "nan", "finite")[row % 3]
+            found.append(replace(recipe, layout=layout, poison=poison))
+            continue
+        mask = fixed_mask(op, ("random", "left_padding", "empty_rows")[row % 3])
+        found.append(
+            replace(
+                recipe,
+                layout=layout,
+                mask=(None, mask, mask | {"form": "noisy"})[row % 5 % 3],
+                dropout={"p": 0.25, "seed": row} if row % 7 == 0 else None,
+            )
+        )
+    return found
+
+
+def _of_outside(op: Operation) -> list[Recipe]:
+    assert op.outside is not None
+    return [Recipe(op.name, **parts) for parts in op.outside.fixed()]
 
 
 def _family_of(op: Operation, sizes: dict[str, int]) -> str:
@@ -164,6 +212,22 @@ def _under_padding(op: Operation) -> list[Recipe]:
     return [replace(fixed_recipe(op, {}, "normal", mask), poison="nan")]
 
 
+def _turned(op: Operation) -> list[Recipe]:
+    """
+    Widths of which some channels turn, in both pairings, at positions of every size; all of them,
+    unsaid; a prompt, and a step of decoding behind it.
+    """
+    if "R" not in op.sizes:
+        return []
+    found = []
+    for (seed, sizes), pairing in product(enumerate(TURNED), op.domains["pairing"].choices):
+        recipe = fixed_recipe(op, {"N": 9, "B": 2, "H": 2} | sizes, seed=seed)
+        own: dict[str, Any] = {"pairing": pairing, "positions": {"seed": seed}}
+        own |= {} if 2 * sizes["R"] < sizes["D"] else {"rotary_dim": False}
+        found.append(replace(recipe, options=recipe.options | own))
+    return found
+
+
 def _shared_arrays(op: Operation) -> list[Recipe]:
     """One array as key and as value."""
     if not {"key", "value"} <= set(op.arguments):
@@ -195,7 +259,11 @@ def fixed_recipe(
 
     This is the one way to make a recipe that is not drawn.
     """
-    options: dict[str, Any] = {"align": "end", "mem_len": (SIZES | sizes)["S"] + 1, "eps": 1e-5}
+    if op.outside is not None:
+        return _of_outside(op)[0]
+    options = {name: d.choices[0] for name, d in op.domains.items() if d.choices and d.choices[0]}
+    options |= {name: {"seed": seed} for name, d in op.domains.items() if d.required}
+    options |= {"mem_len": (SIZES | sizes)["S"] + 1} if "mem_len" in options else {}
     needed = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1}
     return Recipe(
         op.name,
@@ -206,8 +274,26 @@ def fixed_recipe(
         if mask and "key_padding_mask" in op.arguments
         else None,
         dropout={"p": 0.25, "seed": 2} if op.requires("keep") else None,
-        options={name: value for name, value in options.items() if name in op.arguments},
+        options=options,
     )
+
+
+DEALT: tuple[dict[str, int], ...] = (
+    {},
+    {"N": 9, "M": 4},
+    {"N": 1, "M": 19, "B": 3},
+    {"N": 33, "M": 34, "B": 1, "H": 2},
+)
+"""Sizes of the cases in which options meet: both ways unlike, one row, beyond a block."""
+
+
+def dealt_recipe(op: Operation, deal: dict[str, Any], row: int) -> Recipe:
+    """Return the recipe in which options meet as dealt."""
+    recipe = fixed_recipe(op, DEALT[row % len(DEALT)])
+    given = {
+        name: {"seed": row} if value is PRESENT else value for name, value in deal.items() if value
+    }
+    return replace(recipe, options=recipe.options | given)
 
 
 def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
@@ -220,8 +306,15 @@ def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
     if op.has_heads:
         full["D"] += full["D"] % 2
         full["F"] = full["H"] * full["D"]
+    if op.shares_keys:
+        full["H"] *= 1 + (full["H"] % 2 and full["H"] > 1)
+        full = {"G": 2 if full["H"] > 2 else 1} | full
     if op.has_memory:
         full["M"] = full["N"] + full["S"]
-    full = {"P": max(full["N"], full["M"]) + 1} | full
+    if "R" in op.sizes:
+        full["D"] = max(full["D"], 2)
+        full = {"R": full["D"] // 2} | full
+    full = {"P": max(full["N"], full["M"]) + 1, "T": full["B"] * full["N"]} | full
+    full = {"U": full["B"] * full["M"]} | full
     letters = op.sizes | {INNER} if op.traits.option else op.sizes
     return {letter: size for letter, size in full.items() if letter in letters}

@@ -8,20 +8,20 @@ names; those of a mapping are joined by a point, ``parameters.q_proj.weight``.
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import ml_dtypes
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.backends.call_adapter import BIASES, SYNONYMS
+from attnverify.catalogue.operation import CATALOGUE, MASKS, Operation
 from attnverify.catalogue.rows import sampled_rows, single_row
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs, Recipe, format_mapping
@@ -47,16 +47,34 @@ Arrays = dict[str, Any]
 @lru_cache(maxsize=8)
 def read_arrays(path: str) -> Arrays:
     """Read the arrays of a file by name. Raises ValueError where it holds none that can be read."""
+    is_torch = Path(path).suffix in (".pt", ".pth")
     try:
-        if Path(path).suffix in (".pt", ".pth"):
+        if is_torch:
             return {name: _of_torch(x) for name, x in _load_torch(path).items()}
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: _of_numpy(file[name]) for name in file.files}
-    except (OSError, ValueError, AttributeError, ImportError, EOFError, BadZipFile) as error:
+    except Exception as error:  # whatever a damaged file makes of its reader
         raise ValueError(
             "inputs: wanted a file of NumPy (.npz) or PyTorch (.pt) that holds arrays by name, got "
-            f"{path} ({' '.join(str(error).split())[:200]})"
+            f"{path} ({_describe_unreadable(path, is_torch, error)})"
         ) from None
+
+
+def _describe_unreadable(path: str, is_torch: bool, error: Exception) -> str:
+    """Say in our words why a file holds no arrays by name; a reader's advice is not for it."""
+    if isinstance(error, ImportError):
+        return "PyTorch, which reads it, is not installed"
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError | IsADirectoryError):
+        return "it cannot be opened"
+    if isinstance(error, AttributeError | TypeError):
+        return "it holds one array, or a list, without names"
+    begin, words = Path(path).read_bytes()[:2], str(error)
+    is_object = "Object arrays" in words or "weights_only" in words
+    if is_object or (begin[:1] == b"\x80" and not is_torch):  # as a pickle begins
+        return "it holds Python objects, which are not loaded: save arrays or tensors alone"
+    return "it is cut off, or holds something else" if begin == b"PK" else "it is no such file"
 
 
 def _load_torch(path: str) -> dict[str, Any]:
@@ -80,11 +98,31 @@ def _of_numpy(x: ndarray) -> ndarray:
 
 
 def dtype_of_file(path: str) -> str:
-    """Return the dtype of the numbers in a file; that of most of them."""
-    names = [
-        x.dtype.name for x in read_arrays(path).values() if getattr(x, "dtype", None) in FLOATS
+    """Return the dtype of the numbers in a file; that of most of them, the wider of two."""
+    names = list(_dtypes_by_name(read_arrays(path)).values())
+    return max(DTYPES, key=names.count) if names else "float32"
+
+
+def _dtypes_by_name(arrays: Arrays) -> dict[str, str]:
+    floats = {name: x for name, x in arrays.items() if getattr(x, "dtype", None) in FLOATS}
+    return {name: x.dtype.name for name, x in floats.items()}
+
+
+def notes_of_file(path: str) -> list[str]:
+    """Say what somebody may not know of the numbers that he brings: dtypes, NaN, infinity."""
+    arrays = read_arrays(path)
+    dtypes, judged = _dtypes_by_name(arrays), dtype_of_file(path)
+    notes = [
+        f"{name} is {dtype}, and cast: {judged} is judged where --dtype names no other"
+        for name, dtype in dtypes.items()
+        if dtype != judged
     ]
-    return max(set(names), key=names.count, default="float32")
+    for words, is_met in (("NaN", np.isnan), ("infinity", np.isinf)):
+        for name in dtypes:
+            count = int(is_met(arrays[name].astype(np.float64)).sum())
+            if count and (words == "NaN" or name not in MASKS):  # of a mask to add it hides a key
+                notes.append(f"{name} holds {words}: {count} of {arrays[name].size} numbers")
+    return notes
 
 
 FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in DTYPES]
@@ -113,7 +151,9 @@ def describe_file(operation: Operation, path: str) -> str:
     rows = recipes_of_rows(recipe)
     part = f"; too many pairs to be held at once: {len(rows)} sampled rows are judged"
     of_gradients = (
-        ", and of the gradients the one by the query" if D_OUTPUT in read_arrays(path) else ""
+        ", and of the gradients the one by the query"
+        if speaks_of_gradients(read_arrays(path))
+        else ""
     )
     return format_mapping(dict(sorted(recipe.sizes.items()))) + (
         part + of_gradients if rows else ""
@@ -164,13 +204,16 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
     """Arrays by name as arguments, floats widened. Raises ValueError for a wrong name."""
     tree: Inputs = {}
     for name, value in arrays.items():
-        first, _, rest = name.partition(".")
+        given, _, rest = name.partition(".")
+        first = argument_of(given, operation)
         if first == D_OUTPUT and not operation.is_gradient:
             continue
         if first not in operation.arguments:
             raise ValueError(
                 f"inputs: wanted {', '.join(operation.arguments)} of {operation.name}, got {name}"
             )
+        if first in tree and not rest:
+            raise ValueError(f"inputs: {first}: wanted it once, got {given} too")
         if rest:
             tree.setdefault(first, {})[rest] = _widen(value)
         else:
@@ -183,6 +226,22 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
             raise ValueError(f"inputs: {operation.name} wants {name}, which is not there")
         tree[name] = None
     return {name: tree[name] for name in operation.arguments if name in tree}
+
+
+def argument_of(name: str, operation: Operation) -> str:
+    """Return the argument that an array's name means, as in a signature; else the name itself."""
+    if name in operation.arguments:
+        return name
+    known = dict(SYNONYMS)
+    if operation.mask in known:
+        known[operation.mask] += BIASES
+    wanted = (*operation.arguments, D_OUTPUT)
+    return next((own for own in wanted if name in known.get(own, ())), name)
+
+
+def speaks_of_gradients(arrays: Iterable[str]) -> bool:
+    """Tell whether arrays of these names hold what arrives at the output."""
+    return any(name in (D_OUTPUT, *SYNONYMS[D_OUTPUT]) for name in arrays)
 
 
 def _widen(value: Any) -> Any:
@@ -211,7 +270,7 @@ def sizes_of(operation: Operation, inputs: Inputs) -> dict[str, int]:
         for letter, size in zip(wanted[::-1], array.shape[::-1], strict=False):
             if len(letter) == 1 and sizes.setdefault(letter, size) != size:
                 raise ValueError(f"inputs: {name}: wanted {letter} = {sizes[letter]}, got {size}")
-    return sizes
+    return sizes | ({"B": len(inputs["query_starts"]) - 1} if operation.is_packed else {})
 
 
 def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:

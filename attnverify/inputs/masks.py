@@ -9,6 +9,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
+from attnverify.catalogue.packing import packed_pairs, token_count
+from attnverify.spec.masks import Visibility, visible_keys
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
@@ -104,6 +106,8 @@ def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
     shape = scores_shape(operation, inputs)
     if shape is None:
         return None
+    if operation.is_packed:
+        return np.broadcast_to(packed_pairs(inputs), shape)
     visible = np.ones(shape, bool)
     if operation.traits.causal:
         visible &= causal_pairs(*shape[-2:])
@@ -111,7 +115,15 @@ def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
         mask = inputs.get(name)
         if mask is not None:
             visible &= mask if mask.dtype == bool else mask > -np.inf
+    if operation.shares_keys:
+        visible &= seen_by_options(shape, inputs)
     return visible & merged_visibility(inputs, shape)
+
+
+def seen_by_options(shape: tuple[int, ...], inputs: "Inputs") -> ndarray:
+    """What windows, lengths and the like leave visible [B 1 N M]."""
+    options = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
+    return visible_keys(shape[0], *shape[-2:], **options)[:, None]
 
 
 def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
@@ -132,9 +144,11 @@ def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | 
     if query is None or operation.chapter in ("shifts", "memory", "masks"):
         return None
     key: Any = inputs.get("key", query)
+    if operation.is_packed:
+        return 1, query.shape[1], token_count(query), token_count(key)
     N, M = query.shape[-2], key.shape[-2]
     if operation.has_memory:
-        mems = [inputs["mem"]] if "mem" in inputs else inputs["mems"]
+        mems = inputs.get("mems") or [inputs.get("mem")]
         M = N + (mems[0].shape[1] if mems and mems[0] is not None else 0)
     H = inputs.get("num_heads", 1)
     return (*query.shape[:-2], N, M) if "num_heads" not in inputs else (query.shape[0], H, N, M)

@@ -61,9 +61,9 @@ def surrounded(x: ndarray, axis: int, before: int, after: int) -> ndarray:
 
 
 def expanded(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
-    for axis in (1, 0, -1) if x.ndim == 4 else (0, -1):
-        first = x.take([0], axis=axis)
-        if x.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, x.shape), x):
+    for axis in (1, 0, -1) if x.ndim == 4 else (0, 1, -1)[: x.ndim]:
+        first = x.take([0], axis=axis) if x.shape[axis] > 1 else None
+        if first is not None and np.array_equal(np.broadcast_to(first, x.shape), x):
             one = from_numpy(first, dtype)
             return namespace(one).broadcast_to(one, x.shape)
     return from_numpy(x, dtype)

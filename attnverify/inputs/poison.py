@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.packing import of_no_sequence
 from attnverify.inputs.masks import visible_pairs
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ def poison_hidden_slots(
         if visible is not None and "score" in inputs:
             inputs["score"][~visible] = number
         return
-    unseen = np.logical_not(np.any(visible, axis=-2))
+    unseen = np.logical_not(np.any(rows_of_keys(inputs["key"], visible), axis=-2))
     if inputs["key"].ndim == 3 and unseen.ndim == 3:
         unseen = np.all(unseen, axis=1)
+    if operation.is_packed:
+        outside = of_no_sequence(inputs["query_starts"], visible.shape[-2])
+        inputs["query"][:, :, outside] = number
     for name in ("key", "value"):
         if name in inputs and inputs[name].shape[:-1] == unseen.shape:
             inputs[name][unseen] = number
@@ -89,7 +93,8 @@ def plant_for_some(
     tables = partly_read_rows(operation, inputs, visible, rng)
     choices = [("key",), ("value",), ("key", "value"), *((name,) for name in tables)]
     chosen = choices[rng.integers(len(choices))]
-    slots = one_of(partly_seen(visible_of_keys(inputs["key"], visible)), rng)
+    rows = rows_of_keys(inputs["key"], visible_of_keys(inputs["key"], visible))
+    slots = one_of(partly_seen(rows), rng)
     if "w_key" in inputs and "key" in chosen:
         number = np.nan  # tanh makes a number of infinity
     for name in chosen:
@@ -99,6 +104,13 @@ def plant_for_some(
 def visible_of_keys(key: ndarray, visible: ndarray) -> ndarray:
     """Which pairs see each other [B N M] in some head, where the heads share their keys."""
     return np.asarray(visible.any(1)) if visible.ndim > key.ndim else visible
+
+
+def rows_of_keys(key: ndarray, visible: ndarray) -> ndarray:
+    """Pairs [B G r*N M] of each head of keys, with the rows of all heads that share it."""
+    if visible.ndim != 4 or key.ndim != 4:
+        return visible
+    return visible.reshape(*key.shape[:2], -1, visible.shape[-1])
 
 
 def partly_seen(visible: ndarray) -> ndarray:

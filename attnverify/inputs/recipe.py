@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import numpy as np
 from attnverify.inputs.memory_layouts import LAYOUTS
 
 Inputs = dict[str, Any]
+
+LARGE = 2**18
+"""Numbers in the largest array of a call: 2 MB of float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,17 @@ class Recipe:
     def hash(self) -> str:
         """Twelve hexadecimal digits that name the content."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether its arrays are too large to be kept for the rest of a run."""
+        size = {letter: max(self.sizes.get(letter, 1), 1) for letter in "BHNMDEFA"}
+        size["N"] = max(size["N"], self.sizes.get("T", 1))
+        size["M"] = max(size["M"], self.sizes.get("U", 1))
+        rows = size["N"] + size["M"]
+        stacked = size["B"] * size["H"] * prod(self.options.get("lead", ()))
+        pairs = stacked * size["N"] * size["M"]
+        return max(pairs, stacked * rows * max(size["D"], size["E"])) > LARGE
 
     def __hash__(self) -> int:
         return hash(self.text)

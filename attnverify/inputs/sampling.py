@@ -9,19 +9,18 @@ for a failure with the same choices; where one is found, by either, it is made s
 after the other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
+from math import gcd
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, find, settings
-from hypothesis.errors import NoSuchExample
-from hypothesis.strategies import DrawFn, composite, sampled_from
-
-from attnverify.catalogue.operation import CATALOGUE, INNER
+from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
+from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.poison import FOR_SOME
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.strategies import draw_recipe
@@ -53,8 +52,13 @@ def draw_recipes(operation: str, kind: str, cases: int, seed: int) -> tuple[Reci
 
 
 def count_draws(operation: str, cases: int) -> int:
-    """How many of so many cases an operation is drawn: a fourth for the gradient of a layer."""
-    return max(10, cases // 4) if CATALOGUE[operation].is_layer_gradient else cases
+    """
+    How many of so many cases an operation is drawn: a fourth for the gradient of a layer, and for
+    one whose bound is derived.
+    """
+    op = CATALOGUE[operation]
+    few = op.is_layer_gradient or (op.shares_keys and op.is_gradient)
+    return max(10, cases // 4) if few else cases
 
 
 def count_hidden(kind: str, cases: int) -> int:
@@ -83,36 +87,34 @@ def _with_shape(recipe: Recipe, model: Recipe) -> Recipe:
     return replace(recipe, **parts)
 
 
-@composite
-def strategy(draw: DrawFn, operation: str, kind: str) -> Recipe:
-    """Return the same recipes with Hypothesis choosing."""
-    return draw_recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
-
-
-QUIET = settings(
-    max_examples=2000, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-)
-
-
 @lru_cache(maxsize=256)
 def hypothesis_examples(operation: str, kind: str, cases: int, seed: int) -> tuple[Recipe, ...]:
     """
-    Return the recipes that Hypothesis generates while none fails, kept so that every implementation
-    is shown the same ones.
+    Return the same recipes with Hypothesis choosing, those that it generates while none fails, kept
+    so that every implementation is shown the same ones. Whoever draws none does not load it.
     """
+    from hypothesis import HealthCheck, find, settings
+    from hypothesis.errors import NoSuchExample
+    from hypothesis.strategies import DrawFn, composite, sampled_from
+
+    @composite
+    def strategy(draw: DrawFn) -> Recipe:
+        return draw_recipe(lambda options: draw(sampled_from(options)), operation, **KINDS[kind])
+
     tried: list[Recipe] = []
 
     def passes(recipe: Recipe) -> bool:
         tried.append(recipe)
         return False
 
+    quiet = settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     with suppress(NoSuchExample):
-        find(
-            strategy(operation, kind),
-            passes,
-            settings=settings(QUIET, max_examples=cases),
-            random=Random(seed),
-        )
+        find(strategy(), passes, settings=quiet, random=Random(seed))
     return tuple(tried)
 
 
@@ -142,7 +144,7 @@ def simpler_recipes(recipe: Recipe) -> Iterator[Recipe]:
     least = dict.fromkeys(recipe.sizes, 1)
     plain = without_parts(recipe)
     yield from (resized(plain, least), resized(recipe, least), plain)
-    for letters in ("BHL", "DEFQKAPI", "N", "M", "NM"):
+    for letters in ("BHL", "DEFQKAPIGR", "N", "M", "NM", "T", "U", "TU", "C"):
         yield resized(recipe, {letter: 1 for letter in letters if letter in recipe.sizes})
     yield from one_part_less(recipe)
     for letter, size in recipe.sizes.items():
@@ -172,6 +174,23 @@ def one_part_less(recipe: Recipe) -> Iterator[Recipe]:
         for name, part in parts.items()
         if getattr(recipe, name) != part
     )
+    yield from simpler_options(op, recipe)
+
+
+def simpler_options(op: Operation, recipe: Recipe) -> Iterator[Recipe]:
+    """Return the recipe without each of its options, and with each choice that is simpler."""
+    for name, domain in op.domains.items():
+        given = recipe.options.get(name)
+        if given is None or op.requires(name):
+            continue
+        if not (domain.choices and domain.choices[0]):
+            rest = {key: value for key, value in recipe.options.items() if key != name}
+            yield replace(recipe, options=rest)
+        seen = [*domain.choices, given]
+        earlier = seen[: seen.index(given)]
+        yield from (
+            replace(recipe, options=recipe.options | {name: value}) for value in earlier if value
+        )
 
 
 def without_parts(recipe: Recipe) -> Recipe:
@@ -185,6 +204,8 @@ def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
     """Return the recipe with other sizes, and with those that hang on them (:func:`draw_sizes`)."""
     op, old = CATALOGUE[recipe.operation], recipe.sizes
     new = old | sizes
+    if op.outside is not None:  # its letters are its own
+        return replace(recipe, sizes=op.outside.fitted(new))
     if op.traits.square and "M" in new:
         new["M"] = new["N"]
     if "F" in new and "H" in new and op.has_heads:
@@ -195,6 +216,13 @@ def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
         new["F"] += new["F"] % 2 * op.traits.even_width
     if op.has_memory and {"N", "S", "M"} <= set(new):
         new["M"] = new["N"] + new["S"] * recipe.options.get("mems", True)
+    if op.shares_keys:
+        new["G"] = gcd(new["G"], new["H"])
+    if "R" in new:
+        new["D"] = max(new["D"], 2)
+        new["R"] = min(new["R"], new["D"] // 2)
+        if not recipe.options.get("rotary_dim", True):
+            new["D"], new["R"] = new["D"] // 2 * 2, new["D"] // 2
     if "P" in new:
         new["P"] = max(new["P"], new.get("N", 1), new.get("M", 1))
     return replace(recipe, sizes=new)
@@ -203,6 +231,46 @@ def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
 def shrink_key(recipe: Recipe) -> tuple[int, int]:
     """Small geometry first, then few words."""
     product = 1
-    for letter in "BHNMDEFQKALI":
-        product *= max(recipe.sizes.get(letter, 1), 1)
+    for letter in recipe.sizes.keys() - {"P", "S"}:  # a table and a memory follow the others
+        product *= max(recipe.sizes[letter], 1)
     return product, len(recipe.text)
+
+
+TILES = (1, 16, 32, 64, 128, 256)
+"""Up to which sizes of an axis a kernel takes one path: one element, a tile of so many, several."""
+
+
+@lru_cache(maxsize=1024)
+def features_of_call(recipe: Recipe) -> frozenset[tuple[Any, ...]]:
+    """
+    Tell what a kernel may have a path of its own for: each part of a call, its form, axes and
+    place in memory, each option, each size by tiles; not which numbers.
+    """
+    return frozenset(_features(recipe))
+
+
+def _features(recipe: Recipe) -> Iterator[tuple[Any, ...]]:
+    for part in ("mask", "padding", "dropout"):
+        given = getattr(recipe, part)
+        yield part, given is None
+        yield from (
+            (part, key, given[key]) for key in ("form", "axes", "p") if key in (given or {})
+        )
+    yield "layout", recipe.layout["kind"]
+    yield "poison", recipe.poison
+    yield from (("option", key, str(value)) for key, value in recipe.options.items())
+    yield from ((letter, bisect_left(TILES, size)) for letter, size in recipe.sizes.items())
+
+
+def covering(recipes: Iterable[Recipe]) -> tuple[Recipe, ...]:
+    """
+    Choose recipes that have every feature which any of them has, those with most that is new and
+    fewest pairs first; in their order.
+    """
+    offered = tuple(dict.fromkeys(recipes))
+    left, chosen = {x for one in offered for x in features_of_call(one)}, set[Recipe]()
+    while left:
+        found = max(offered, key=lambda x: (len(left & features_of_call(x)), -pair_count(x)))
+        chosen.add(found)
+        left -= features_of_call(found)
+    return tuple(recipe for recipe in offered if recipe in chosen)

@@ -9,7 +9,7 @@ case one can read.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
+from attnverify.catalogue.operation import CATALOGUE, INNER, Domain, Operation
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.recipe import Recipe
 
@@ -46,6 +46,8 @@ def draw_recipe(
     from everyone, ``from_some`` for those that hide it from some rows, in few pairs.
     """
     op = CATALOGUE[operation]
+    if op.outside is not None:
+        return Recipe(operation, **op.outside.draw(choose))
     if from_some:
         return draw_partly_hidden(choose, op, poison)
     sizes, options = draw_sizes(choose, op)
@@ -121,10 +123,15 @@ def draw_sizes(
         sizes["D"] = choose((1, 2, 4, 7, 16))
         options["biases"] = choose((False, True))
     limit_cost(sizes)
+    if op.shares_keys:
+        sizes["G"] = choose([g for g in range(sizes["H"], 0, -1) if sizes["H"] % g == 0])
+    if "C" in op.sizes:
+        sizes["C"] = choose((2, 1, 3, 4, 7, 17))
     sizes["P"] = max(sizes["N"], sizes["M"]) + choose(range(4))
     sizes["L"] = choose((1, 2, 3))
     sizes["F"] = sizes["H"] * sizes["D"] if "D" in sizes else choose((1, 2, 3, 5, 8))
     draw_special_sizes(choose, op, sizes, options)
+    options |= draw_options(choose, op)
     sizes = {letter: size for letter, size in sizes.items() if letter in op.sizes}
     if op.traits.option and (inner := choose((0, 0, 1, 3, 8, 17))):
         sizes[INNER] = inner
@@ -138,22 +145,41 @@ def draw_sizes(
 def draw_special_sizes(
     choose: Choose, op: Operation, sizes: dict[str, int], options: dict[str, Any]
 ) -> None:
-    """What only some operations have: alignment, memories, even widths."""
-    if "align" in op.arguments:
-        options["align"] = choose(("end", "start"))
+    """What only some operations have: memories, even widths, channels that turn."""
     if not op.is_given_arrays:
         sizes |= {letter: choose(range(1, 131)) for letter in "NMF"}
     if op.traits.even_width:
         sizes["F"] += sizes["F"] % 2 * (sizes["H"] if "D" in sizes else 1)
         sizes["D"] = sizes["F"] // sizes["H"]
+    if op.is_packed:
+        sizes |= {"T": sizes["B"] * sizes["N"], "U": sizes["B"] * sizes["M"]}
+    if "R" in op.sizes:
+        sizes["D"] = max(sizes["D"], 2)
+        sizes["R"] = choose((sizes["D"] // 2, max(sizes["D"] // 4, 1), 1))
+        if sizes["D"] == 2 * sizes["R"] and choose((False, True)):
+            options["rotary_dim"] = False
     if op.has_memory:
         sizes["S"] = choose((1, 2, 3, 0, 5, 7))
         options["mems"] = choose((True, True, True, False))
         sizes["M"] = sizes["N"] + sizes["S"] * options["mems"]
-    if "mem_len" in op.arguments:
-        options["mem_len"] = choose((1, 2, 3, 5, 0, 8, 20))
-    if "eps" in op.arguments:
-        options["eps"] = choose((1e-5, 1e-3))
+
+
+def draw_options(choose: Choose, op: Operation) -> dict[str, Any]:
+    """Draw what each option is; one that is left out, and is nothing then, is not named."""
+    drawn = {name: draw_option(choose, domain) for name, domain in op.domains.items()}
+    return {name: value for name, value in drawn.items() if value or op.requires(name)}
+
+
+def draw_option(choose: Choose, domain: Domain) -> Any:
+    """
+    Draw one of the choices, or the seed of an array of integers; what may be left out is, in two
+    draws of three, so that not everything is hidden by one option or another.
+    """
+    if domain.choices and domain.choices[0]:
+        return choose(domain.choices)
+    if not domain.required and choose((True, True, False)):
+        return None
+    return choose(domain.choices) if domain.integers is None else {"seed": choose(SEEDS)}
 
 
 def limit_depth(sizes: dict[str, int]) -> None:

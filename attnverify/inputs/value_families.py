@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, tiny
 from attnverify.inputs.memory_layouts import SHARED
+from attnverify.inputs.real.aimed_queries import query_and_key, spotlight
 
 if TYPE_CHECKING:
     from attnverify.inputs.recipe import Inputs, Recipe
@@ -33,8 +34,9 @@ DATA = (
     "mems",
     "mem",
     "d_output",
+    "outputs",
 )
-SCORING = ("query", "x", "score")
+SCORING = ("query", "x", "score", "lses")
 """The argument whose size is the size of the scores."""
 
 
@@ -105,7 +107,7 @@ def near_float16_limit(inputs: "Inputs", dtype: str, rng: np.random.Generator) -
 
 
 def huge_values(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
-    scale(inputs, 1e4 if dtype != "float16" else 1e3, ("value", "x", "weights"))
+    scale(inputs, 1e4 if dtype != "float16" else 1e3, ("value", "x", "weights", "outputs"))
 
 
 def uniform(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
@@ -116,7 +118,7 @@ def uniform(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
 
 def ties(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """Small integers: many equal scores."""
-    for name in ("query", "key", "x", "score", "value"):
+    for name in ("query", "key", "x", "score", "value", "lses", "frequencies"):
         if isinstance(inputs.get(name), ndarray):
             np.round(inputs[name], out=inputs[name])
 
@@ -261,15 +263,6 @@ def correlated(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
         key[...] = query[..., np.arange(key.shape[-2]) % query.shape[-2], :] + 0.1 * key
 
 
-def query_and_key(inputs: "Inputs") -> tuple[ndarray | None, ndarray | None]:
-    """Query and key, where they can be multiplied."""
-    query, key = inputs.get("query"), inputs.get("key")
-    fitting = (
-        isinstance(query, ndarray) and isinstance(key, ndarray) and query.shape[-1] == key.shape[-1]
-    )
-    return (query, key) if fitting else (None, None)
-
-
 def one_hot(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """
     A gradient that arrives at one output of each row, and at some rows not at all: no sum hides a
@@ -310,8 +303,47 @@ def minus_infinity(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> No
         score[rng.random(score.shape[:-1]) < 0.2] = -np.inf
 
 
+def absent_parts(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Parts that saw no key, with NaN in their outputs; in some rows all of them."""
+    lses, outputs = inputs["lses"], inputs["outputs"]
+    lses[rng.random(lses.shape) < 0.4] = -np.inf
+    lses[:, rng.random(lses.shape[1:]) < 0.2] = -np.inf
+    outputs[lses == -np.inf] = np.nan
+
+
+def far_lses(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """Rows that lie far above or below 0, beyond what may stand for minus infinity."""
+    lses = inputs["lses"]
+    lses += rng.choice([-1e5, -6e4, -700.0, 90.0, 5e3], lses.shape[1:])
+
+
+def quiet(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    Layers of small scores: at the width of models, where a projection errs by as much as it sums,
+    the bounds of others say nothing.
+    """
+    layers_of: Any = inputs.get("parameters")
+    for parameters in layers_of if isinstance(layers_of, list) else [layers_of or {}]:
+        for name, x in parameters.items():
+            if name.startswith(SCORED) or name in ("u", "v"):
+                x /= 8
+        if "qkv_net.weight" in parameters:
+            scored = len(parameters["qkv_net.weight"]) // 3 * 2
+            parameters["qkv_net.weight"][:scored] /= 8
+            parameters["o_net.weight"] /= 8
+
+
+SCORED = (
+    *("w_query", "w_key", "q_proj", "k_proj", "query.linear", "key.linear"),
+    *("key_pos", "query_pos", "r_net"),
+)
+"""How the parameters begin that go into a layer's scores."""
+
+
 FAMILIES: dict[str, Family] = {
     "normal": normal,
+    "spotlight": spotlight,
+    "quiet": quiet,
     "needles": needle_keys,
     "identity": identity,
     "spread": wide_logits,
@@ -335,4 +367,6 @@ FAMILIES: dict[str, Family] = {
     "one_hot": one_hot,
     "special": special,
     "minus_infinity": minus_infinity,
+    "absent_parts": absent_parts,
+    "far_lses": far_lses,
 }

@@ -16,6 +16,7 @@ turns into an abort inside libraries that cannot bear a failing malloc.
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.answers import unpack
 from attnverify.isolation.readings import (
     Moment,
     available,
@@ -45,6 +48,7 @@ from attnverify.isolation.readings import (
     read_resident_memory,
     seconds_since,
 )
+from attnverify.isolation.second_look import look_again
 from attnverify.isolation.status_board import SIZE, SLOW, StatusBoard, on_case_begun
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -189,7 +193,8 @@ class Worker:
         self.ready()
         self.printed = os.fstat(self.file.fileno()).st_size
         self.file.truncate(0)  # the worker writes on behind the hole
-        self.say(request)
+        number = secrets.token_hex(8)
+        self.say(request | {"number": number})
         try:
             answer = self.answer()
         except BaseException:
@@ -198,6 +203,8 @@ class Worker:
             raise
         if "died" in answer:
             raise self.dead(answer["died"])
+        if answer.get("number") != number:
+            raise self.dead("forged: it sent what nobody had asked for,")
         return answer
 
     def say(self, message: Any) -> None:
@@ -332,10 +339,16 @@ def not_callable_here(**_: Any) -> Any:
 
 
 def judge_in_worker(
-    worker: Worker, cell: Cell, options: Options, known: tuple[KnownFailure, ...] = ()
+    worker: Worker,
+    cell: Cell,
+    options: Options,
+    known: tuple[KnownFailure, ...] = (),
+    *,
+    is_second: bool = False,
 ) -> CellResult:
     """
-    Obtain the tally of a cell, judged by the worker.
+    Obtain the tally of a cell, judged by the worker; a few answers are then held to the
+    specification here, unless this ``is_second``.
 
     Where it dies in a case that a known failure covers, the cell is judged again without the cases
     of that region.
@@ -367,7 +380,48 @@ def judge_in_worker(
                 print(
                     f"{worker.source} printed at last:\n{output}"
                 )  # which pytest shows beside the failure
-            return result
+            if is_second:
+                return result
+            return look_from_outside(worker, result, cell, options, known)
+
+
+def look_from_outside(
+    worker: Worker,
+    result: CellResult,
+    cell: Cell,
+    options: Options,
+    known: tuple[KnownFailure, ...],
+) -> CellResult:
+    """
+    Hold a few more answers to the specification here, where nothing of the backend is loaded: its
+    process may find the judge's answer, or exchange the judge.
+    """
+    judged = partial(judge_in_worker, worker, cell, options, known, is_second=True)
+    try:
+        return look_again(result, cell, options, partial(answer_in_worker, worker), judged)
+    except WorkerDied as death:
+        return decide_verdict(result_of_death(worker, cell, options, death), known)
+
+
+def answer_in_worker(
+    worker: Worker, own: Implementation, recipe: Recipe, dtype: str
+) -> tuple[Any, set[str]]:
+    """
+    Obtain the answer to a recipe, and what the call made use of. Raises Disagreement, Unsupported
+    or Died.
+    """
+    case = {"operation": own.operation.name, "implementation": own.name, "dtype": dtype}
+    found = worker.ask({"do": "answer", "case": case | {"recipe": json.loads(recipe.text)}})
+    raise_outcome(found)
+    return unpack(found["answer"]), set(found["inside"])
+
+
+def raise_outcome(answer: dict[str, Any]) -> None:
+    """Raise what a call in the worker raised."""
+    if "disagreement" in answer:
+        raise Disagreement(answer["disagreement"])
+    if "unsupported" in answer:
+        raise Unsupported(answer["unsupported"])
 
 
 def known_failures_covering(
@@ -428,8 +482,5 @@ def replay_in_worker(
             "script": script,
         }
     )
-    if "disagreement" in answer:
-        raise Disagreement(answer["disagreement"])
-    if "unsupported" in answer:
-        raise Unsupported(answer["unsupported"])
+    raise_outcome(answer)
     return answer["script"] if script else answer["budget"]

@@ -17,16 +17,22 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.loader import PRIVATE, Backend, Implementation, load
 from attnverify.failures import record
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.replay import replay
 from attnverify.failures.scripts.script import script
+from attnverify.inputs.recipe import Recipe
+from attnverify.isolation.answers import pack
+from attnverify.isolation.second_look import bare_answer
 from attnverify.isolation.status_board import SLOW, StatusBoard
 from attnverify.judge import state_guard
 from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.invoke import announce, describe_error
+from attnverify.judge.module_contents import planted
+from attnverify.judge.state_guard import Change
+from attnverify.specified import register_inherited
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
@@ -48,8 +54,9 @@ def main() -> None:
             request = json.loads(channel.recv_bytes())
             announcer = Announcer(board)
             announce.set(announcer.tell)
-            board.write({"during": "the beginning of the cell"}, SLOW)
-            answer = handle_request(backend, request)
+            begins = {"during": "the beginning of the cell"}, SLOW
+            board.write(*(request["case"], 1.0) if "case" in request else begins)
+            answer = handle_request(backend, request) | {"number": request["number"]}
             if "died" not in answer:  # else the board says on what
                 board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
             send_message(channel, answer)
@@ -81,12 +88,15 @@ def load_backend(source: str) -> tuple[Backend, list[str]]:
     Load the backend, and what its import has changed: what the judge needs is put back, the rest is
     left as its author has it.
     """
+    register_inherited()
     before = state_guard.snapshot()
     try:
         backend = load(source)
     except KeyboardInterrupt:
         backend = Backend(source, source, broken="cannot be imported: KeyboardInterrupt")
     changes = state_guard.diff_and_restore(before, keep=True)
+    if found := planted(PRIVATE):
+        changes.append(Change(f"torch's functions ({', '.join(found[:3])})", once=False))
     return backend, [
         f"its import {change}"
         for change in changes
@@ -100,6 +110,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "name",
         "by_name",
         "broken",
+        "line",
         "missing",
         "missing_package",
         "versions",
@@ -107,6 +118,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "deterministic",
         "sampled",
         "precision",
+        "flushing",
     )
     found = [
         (implementation.operation.name, implementation.how, implementation.thorough)
@@ -119,6 +131,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
     return {name: getattr(backend, name) for name in names} | {
         "features": features,
         "notes": backend.notes + notes,
+        "refused": backend.refused,
         "implementations": found,
     }
 
@@ -210,4 +223,17 @@ def handle_replay(backend: Backend, request: Message) -> Message:
         return {"unsupported": str(error)}
 
 
-REQUESTS = {"judge": handle_judge, "see again": handle_replay}
+def handle_answer(backend: Backend, request: Message) -> Message:
+    """Answer a case, of which nothing more is worked out here."""
+    asked = request["case"]
+    implementation = next(i for i in backend.implementations if i.name == asked["implementation"])
+    try:
+        answer, inside = bare_answer(implementation, Recipe(**asked["recipe"]), asked["dtype"])
+    except Disagreement as error:
+        return {"disagreement": str(error)}
+    except Unsupported as error:
+        return {"unsupported": str(error)}
+    return {"answer": pack(answer), "inside": sorted(inside)}
+
+
+REQUESTS = {"judge": handle_judge, "see again": handle_replay, "answer": handle_answer}

@@ -6,8 +6,8 @@ implementations of an operation are shown the same cases, one after the other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -15,14 +15,28 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
+from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.expand import checksum, expand
-from attnverify.inputs.given import GIVEN, recipes_of_rows
+from attnverify.catalogue.rows import single_row
+from attnverify.derived.today import BOUNDS as DERIVED
+from attnverify.inputs.expand import checksum, expand, recipe_of_forward
+from attnverify.inputs.given import (
+    GIVEN,
+    count_pairs,
+    read_arrays,
+    recipe_of_file,
+    recipes_of_rows,
+    sizes_of,
+    speaks_of_gradients,
+)
 from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge.weak_cases import rejects_all, trivial_answers
+from attnverify.judge.weak_cases import rejects_all, simple_answers, trivial_answers
 from attnverify.precision import FLOAT64, REFERENCE, Precision
+from attnverify.reference.blocks import block_letter, cut_in_blocks, join_blocks
 from attnverify.reference.oracle import evaluate_spec
+
+bounds.BOUNDS.update(DERIVED)
 
 
 @dataclass(frozen=True)
@@ -51,8 +65,12 @@ class Case:
     def operation(self) -> Operation:
         return CATALOGUE[self.recipe.operation]
 
-    @cached_property
+    @property
     def inputs(self) -> Inputs:
+        return expand(self.recipe, self.dtype) if self.recipe.is_large else self._kept_inputs
+
+    @cached_property
+    def _kept_inputs(self) -> Inputs:
         return expand(self.recipe, self.dtype)
 
     @cached_property
@@ -74,6 +92,11 @@ class Case:
             return [(*query.shape[:-1], width)]
         arrays = (leaf for leaf in leaves(self.expected) if isinstance(leaf, ndarray))
         return [leaf.shape for leaf in arrays if leaf.dtype.kind == "f"]
+
+    @cached_property
+    def forward(self) -> "Case":
+        """The call whose gradient this is, on the same inputs."""
+        return Case(recipe_of_forward(self.recipe), self.dtype)
 
     def prepare(self, precision: Precision) -> None:
         """Work out what is expected, and the bounds, before anybody is called and timed."""
@@ -168,8 +191,14 @@ class Case:
         is_row = "row" in self.recipe.values
         return outputs[0] if is_row and self.operation.is_gradient else outputs
 
-    @cached_property
+    @property
     def _trivial_answers(self) -> list[Any]:
+        if self.recipe.is_large:  # those that cost no call
+            return list(simple_answers(self.operation, self.inputs, self.expected))
+        return self._kept_answers
+
+    @cached_property
+    def _kept_answers(self) -> list[Any]:
         with np.errstate(all="ignore"):
             return list(trivial_answers(self.operation, self.inputs, self.expected))
 
@@ -179,7 +208,12 @@ def _zeros(expected: Any) -> Any:
 
 
 def errors_of(case: Case) -> Callable[[Precision], Any]:
-    """Find the errors of a small case under any arithmetic, with what they share computed once."""
+    """
+    Find the errors of a small case under any arithmetic, with what they share computed once; those
+    of a large one block after block.
+    """
+    if case.recipe.is_large and (letter := block_letter(case.operation, case.recipe, case.inputs)):
+        return partial(errors_in_blocks, case, letter)
     small = prod(case.recipe.sizes.get(letter, 1) for letter in "BHNME") <= SMALL
     return (shared_errors if small else errors_of_large)(case)
 
@@ -199,7 +233,68 @@ def errors_of_large(case: Case) -> Callable[[Precision], Any]:
     return shared_errors.__wrapped__(case)
 
 
-@lru_cache(maxsize=2048)
+def errors_in_blocks(case: Case, letter: str, precision: Precision) -> Any:
+    """Find the errors of one entry of the batch, or of one head, after the other."""
+    blocks = cut_in_blocks(case.operation, case.recipe, case.inputs, letter)
+    found = [bounds.error(case.operation.name, block, precision) for block in blocks]
+    return join_blocks(case.operation, case.recipe, found, letter)
+
+
 def case_of(recipe: Recipe, dtype: str) -> Case:
-    """Find the case of a recipe in a dtype, the same one whoever asks."""
-    return Case(recipe, dtype)
+    """
+    Find the case of a recipe in a dtype, the same one whoever asks; of large ones those of one
+    operation in one dtype.
+    """
+    if not recipe.is_large:
+        return small_case(recipe, dtype)
+    return large_cases(CATALOGUE[recipe.operation].forward.name, dtype)(recipe, dtype)
+
+
+small_case = lru_cache(maxsize=640)(Case)
+"""More than one operation and its gradient are shown in a dtype; each may hold megabytes."""
+
+
+@lru_cache(maxsize=1)
+def large_cases(operation: str, dtype: str) -> Callable[[Recipe, str], Case]:
+    """Keep the large cases of one operation and its gradient, and forget those of another."""
+    return lru_cache(maxsize=32)(Case)
+
+
+def refuse_what_is_refused(recipe: Recipe, dtype: str) -> None:
+    """
+    Raise ValueError where the specification refuses the call of a recipe. Of a large attention it
+    is asked for one row: its shapes and kinds of numbers are those of all rows.
+    """
+    operation, inputs = CATALOGUE[recipe.operation], expand(recipe, dtype)
+    if operation.is_attention and count_pairs(recipe.sizes) > ASKED_WHOLE:
+        sizes_of(operation, inputs)
+        inputs = single_row(operation, inputs, recipe.sizes["N"] - 1)
+    evaluate_spec(operation, inputs)
+
+
+ASKED_WHOLE = 2**14
+"""Pairs of a query and a key up to which the specification is asked for everything."""
+
+
+def refuse_given(operation: Operation, path: str, dtype: str) -> None:
+    """
+    Raise ValueError where somebody's own arrays are no arguments of an operation, or where they
+    speak of gradients and are none of its gradient's.
+    """
+    speaks = speaks_of_gradients(read_arrays(path))
+    for one in (operation, operation.gradient if speaks else None):
+        if one is not None:
+            refuse_what_is_refused(recipe_of_file(one, path), dtype)
+
+
+def case_shown(implementation: Implementation, case: Case) -> Case:
+    """
+    Find the case as an implementation is shown it: nothing arrives at the weights, or the lse, of
+    one whose FEATURES say that it returns none.
+    """
+    second = case.operation.forward.second_result
+    returned = implementation.backend.declared.features.get(second, True)
+    if returned or not case.operation.is_gradient:
+        return case
+    options = case.recipe.options | {second: False}
+    return case_of(replace(case.recipe, options=options), case.dtype)

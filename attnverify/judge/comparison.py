@@ -96,12 +96,12 @@ def compare(
             return compare_exactly(actual, expected)
         error = np.abs(actual - expected)
         within = error <= bound * ROUNDING
-        if within.all() and np.isfinite(
-            bound.sum()
-        ):  # nearly always; NaN and infinity are not within
-            return summarise_comparison(
-                actual, expected, bound, within, error / np.maximum(bound, TINY), 0, 0
-            )
+        if np.isfinite(bound.sum()) and np.isfinite(error.sum()):  # nearly always
+            ratio = error / np.maximum(bound, TINY)
+            if within.all():
+                return summarise_comparison(actual, expected, bound, within, ratio, 0, 0)
+            ratio = np.where(within, ratio, np.maximum(ratio, 1.0))
+            return summarise_comparison(actual, expected, bound, within, ratio, 0)
         same_class = (np.isnan(actual) & np.isnan(expected)) | (
             np.isinf(expected) & (actual == expected)
         )

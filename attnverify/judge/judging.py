@@ -3,21 +3,24 @@ Judging one case: run an implementation on a recipe and hold everything that it 
 specification.
 """
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.array_libraries import Library, dtype_name
+from attnverify.backends.array_libraries import RECORDED, Library, dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.pytrees import differentiable_inputs
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs
-from attnverify.judge.case import Case
+from attnverify.judge.case import Case, case_shown
 from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
 from attnverify.judge.invoke import announce, convert_and_call
@@ -45,21 +48,97 @@ class Verdict:
 
 def judge(implementation: Implementation, case: Case) -> Verdict:
     """Hold the outputs to the specification; raise Disagreement or Unsupported."""
+    case = case_shown(implementation, case)
     announce.get()(implementation, case.dtype, case, None)
-    outputs = convert_and_call(implementation, case)
+    with recorded_outputs() as recorded:
+        outputs = convert_and_call(implementation, case)
+    comparisons = hold_outputs(outputs, case, implementation)
+    if recorded and not case.rows:
+        comparisons += hold_recorded(
+            recorded[-1], case.forward, forward_implementation(implementation)
+        )
+    total = sum(comparison.total for _, comparison in comparisons)
+    outside = sum(comparison.outside for _, comparison in comparisons)
+    budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
+    return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
+
+
+WHILE_RECORDED = "while a graph is recorded"
+
+
+@contextmanager
+def recorded_outputs() -> Iterator[list[Any]]:
+    """Collect the outputs of which a library takes gradients meanwhile."""
+    recorded = list[Any]()
+    token = RECORDED.set(recorded)
+    try:
+        yield recorded
+    finally:
+        RECORDED.reset(token)
+
+
+def forward_implementation(implementation: Implementation) -> Implementation:
+    """The operation of which a library takes these gradients."""
+    machine = implementation.backend.machine
+    function: Any = getattr(implementation.function, "forward", None)
+    return replace(
+        implementation,
+        operation=implementation.operation.forward,
+        function=function if machine is None else machine.runs(function),
+        precisions={},
+    )
+
+
+def hold_recorded(
+    outputs: Any, case: Case, implementation: Implementation, circumstance: str = WHILE_RECORDED
+) -> list[tuple[str, Comparison]]:
+    """
+    Compare the outputs of which gradients were taken. What is wrong without a graph too is told
+    under values.
+    """
+    try:
+        return hold_outputs(outputs, case, implementation, circumstance)
+    except Disagreement:
+        if is_right(implementation, case):
+            raise
+        return []
+
+
+def is_right(implementation: Implementation, case: Case) -> bool:
+    """Tell whether a call is supported and right by itself."""
+    try:
+        judge(implementation, case)
+    except (Disagreement, Unsupported):
+        return False
+    return True
+
+
+def hold_outputs(
+    outputs: Any, case: Case, implementation: Implementation, circumstance: str = ""
+) -> list[tuple[str, Comparison]]:
+    """Compare the outputs of a case; raise Disagreement where one is wrong."""
     comparisons = compare_until_wrong(outputs, case, implementation, strict=True)
     if not all(comparison.passed for _, comparison in comparisons):
         comparisons = compare_until_wrong(outputs, case, implementation)
     for path, comparison in comparisons:
         if not comparison.passed:
-            message = f"{path}: {comparison}" + describe_input_shapes(case.inputs)
+            where, kind = f"{name_output(path, case)} {circumstance}", failure_kind(comparison)
             raise Disagreement(
-                message, failure_kind(comparison), comparison.budget, comparison, path
+                f"{where.strip()}: {comparison}" + describe_input_shapes(case.inputs),
+                f"{kind} {circumstance}".strip(),
+                comparison.budget,
+                comparison,
+                path,
             )
-    total = sum(comparison.total for _, comparison in comparisons)
-    outside = sum(comparison.outside for _, comparison in comparisons)
-    budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
-    return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
+    return comparisons
+
+
+def name_output(path: str, case: Case) -> str:
+    """Name an output for people: a gradient by the argument that it is of, beside its place."""
+    names = [*differentiable_inputs(case.inputs)] if case.operation.is_gradient else []
+    found = re.fullmatch(r"output\[(\d+)\]", path)
+    number = int(found[1]) if found else len(names)
+    return f"the gradient by {names[number]} ({path})" if number < len(names) else path
 
 
 def compare_until_wrong(
@@ -133,21 +212,20 @@ def compare_outputs(
             )
     elif isinstance(expected, (list, tuple)):
         if not isinstance(outputs, (list, tuple)) or len(outputs) != len(expected):
-            raise Disagreement(
-                f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
-            )
+            told = f"{path}: wanted {len(expected)} arrays, got {describe_value(outputs)}"
+            raise Disagreement(told + judged_alone(implementation.operation.second_result))
         bounds = bound if bound is not None else [None] * len(expected)
         parts = enumerate(zip(outputs, expected, bounds, strict=True))
         given_first = sorted(parts, key=lambda part: part[1][0] is None)
         for index, (output, value, limit) in given_first:
+            own = implementation.operation.dtype_of_output(index, dtype)
             yield from compare_outputs(
-                output, value, limit, dtype, implementation, f"{path}[{index}]"
+                output, value, limit, own, implementation, f"{path}[{index}]"
             )
-    elif outputs is None and path == WEIGHTS and has_weights(implementation.operation):
-        if implementation.backend.declared.features.get("weights") is not False:
+    elif outputs is None and path == SECOND and (second := implementation.operation.second_result):
+        if implementation.backend.declared.features.get(second) is not False:
             raise Disagreement(
-                f"{path}: wanted the weights, {expected.shape}, got None; to have the output "
-                'judged alone: FEATURES = {"weights": False}'
+                f"{path}: wanted the {second}, {expected.shape}, got None{judged_alone(second)}"
             )
     elif expected is None or outputs is None:
         if expected is not outputs:
@@ -159,12 +237,13 @@ def compare_outputs(
         yield path, compare(actual, expected, bound, largest(dtype) if dtype != "bool" else np.inf)
 
 
-WEIGHTS = "output[1]"
+SECOND = "output[1]"
 
 
-def has_weights(operation: Operation) -> bool:
-    """Whether the operation returns its weights behind its output."""
-    return operation.name.startswith("multi_head") and not operation.is_gradient
+def judged_alone(second: str) -> str:
+    """Give the line by which an output is judged without the result beside it."""
+    line = f'FEATURES = {{"{second}": False}}'
+    return f"; to have the output judged alone: {line}" if second else ""
 
 
 def checked_output(
@@ -174,11 +253,7 @@ def checked_output(
     library, operation = implementation.backend.library, implementation.operation
     assert library is not None
     sample = sample_array(library)
-    if not isinstance(output, type(sample)):
-        raise Disagreement(
-            f"{path}: wanted {type(sample).__name__} of shape {expected.shape}, got "
-            f"{describe_value(output)}"
-        )
+    check_type(output, library, path, expected.shape)
     if tuple(output.shape) != expected.shape:
         told = f"{path}: wanted shape {expected.shape}, got {tuple(output.shape)}"
         raise Disagreement(told, "wrong shape")
@@ -195,6 +270,21 @@ def checked_output(
         told = f"{path}: wanted device {sample.device}, got {output.device}"
         raise Disagreement(told, "wrong device")
     return library.to_numpy(output)
+
+
+def check_type(output: Any, library: Library, path: str, shape: tuple[int, ...]) -> None:
+    """
+    Require an array of the library itself. One of a class derived from it, or with methods of its
+    own, may answer whoever reads it as it likes, and do its work only then.
+    """
+    wanted = type(sample_array(library))
+    nn = getattr(sys.modules.get("torch"), "nn", None)
+    if type(output) is not wanted and type(output) is not getattr(nn, "Parameter", wanted):
+        told = f"{wanted.__name__} of shape {shape}, got {describe_value(output)}"
+        raise Disagreement(f"{path}: wanted {told}")
+    for name in getattr(output, "__dict__", ()):
+        if hasattr(wanted, name):
+            raise Disagreement(f"{path}: wanted a plain array, got one with a {name} of its own")
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Inputs, Recipe
-from attnverify.judge.case import Case
+from attnverify.judge.case import Case, case_shown
 from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import (
@@ -59,6 +59,11 @@ class Observation:
     def wrong(self) -> bool:
         return self.ratio > 1
 
+    @cached_property
+    def distances(self) -> dict[Any, float]:
+        """How far candidates are from it, as far as they were asked."""
+        return {}
+
     @property
     def size(self) -> int:
         """How many numbers go in."""
@@ -69,11 +74,17 @@ class Observation:
         Compute the worst distance between the outputs and another answer as a share of the
         yardstick; inf where the two cannot be compared.
         """
-        others = arrays(answer)
+        others = self.asked_for(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
         found = [self.compared(number, other) for number, other in enumerate(others)]
         return max((c.budget if c.passed else max(c.budget, JUST_OUT) for c in found), default=0.0)
+
+    def asked_for(self, answer: Any) -> list[ndarray]:
+        """The arrays of another answer, without a last one that was not asked for here."""
+        found = arrays(answer)
+        unasked = len(found) > len(self.actual) == len(self.expected)
+        return found[: len(self.actual)] if unasked else found
 
     @cached_property
     def widened_bounds(self) -> dict[int, tuple[ndarray, float | None]]:
@@ -92,7 +103,7 @@ class Observation:
         The same without the few elements that may have been rounded to the other side of a tie: at
         most two of a hundred.
         """
-        others = arrays(answer)
+        others = self.asked_for(answer)
         if [x.shape for x in others] != [x.shape for x in self.actual]:
             return np.inf
         ratios = [self.compared(number, other).arrays[2] for number, other in enumerate(others)]
@@ -131,8 +142,8 @@ def growth(other: ndarray, expected: ndarray) -> ndarray:
         sizes = [
             np.where(np.isfinite(x), np.abs(x), 0).max(-1, keepdims=True) for x in (other, expected)
         ]
-        ratio = np.nan_to_num(sizes[0] / sizes[1], nan=1.0, posinf=1.0)
-    return np.clip(ratio, 1.0, 1e4)
+        ratio = sizes[0] / sizes[1]
+    return np.minimum(np.where(ratio > 1.0, np.where(ratio < np.inf, ratio, 1.0), 1.0), 1e4)
 
 
 def largest_representable(dtype: str) -> float:
@@ -160,7 +171,7 @@ def widen_to_size(widened: ndarray, usual: float | None, other: ndarray, dtype: 
     """Return the bounds, no smaller than a few roundings of an answer or than the usual bound."""
     with np.errstate(all="ignore"):
         u, eta = (FORMATS[dtype].u, FORMATS[dtype].eta) if dtype != "bool" else (0.0, 0.0)
-        size = np.nan_to_num(np.abs(other), nan=0.0, posinf=0.0)
+        size = np.where(np.isfinite(other), np.abs(other), 0.0)
         if usual is None:
             usual = 16 * u * size.max(initial=0.0)
         row_size = size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
@@ -195,15 +206,17 @@ def observe_one(
     :func:`attnverify.judge.invoke.call` raises. Outputs ``of_any_number`` may be those of another
     function.
     """
+    case = case_shown(implementation, case)
     own = [leaf for leaf in leaves(convert_and_call(implementation, case)) if leaf is not None]
     expected = arrays(case.expected)
     if len(own) != len(expected) and not of_any_number:
         raise Disagreement(f"output: wanted {len(expected)} arrays, got {len(own)}")
     if [tuple(getattr(x, "shape", ())) for x in own] != [e.shape for e in expected]:
         return observation_of_wrong_shape(implementation, case, own)
+    dtypes = dtypes_of_outputs(case, len(own))
     actual = tuple(
-        checked_output(output, e, case.dtype, implementation, "output")
-        for output, e in zip(own, expected, strict=True)
+        checked_output(output, e, dtype, implementation, "output")
+        for output, e, dtype in zip(own, expected, dtypes, strict=True)
     )
     bound = case.bounds(implementation.precision(case.dtype))
     bounds = (
@@ -212,8 +225,8 @@ def observe_one(
         else (None,) * len(expected)
     )
     each = [
-        compare(a, e, b, largest_representable(case.dtype))
-        for a, e, b in zip(actual, expected, bounds, strict=True)
+        compare(a, e, b, largest_representable(dtype))
+        for a, e, b, dtype in zip(actual, expected, bounds, dtypes, strict=True)
     ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(case, actual, tuple(expected), bounds, ratio)
@@ -232,13 +245,21 @@ def observe_answer(
     if len(outputs) != len(seen.expected):
         raise Disagreement(f"output: wanted {len(seen.expected)} arrays, got {len(outputs)}")
     return tuple(
-        checked_output(output, expected, seen.dtype, implementation, "output")
-        for output, expected in zip(outputs, seen.expected, strict=True)
+        checked_output(output, expected, dtype, implementation, "output")
+        for output, expected, dtype in zip(
+            outputs, seen.expected, dtypes_of_outputs(seen.case, len(outputs)), strict=True
+        )
     )
+
+
+def dtypes_of_outputs(case: Case, count: int) -> list[str]:
+    """The dtype of each of several outputs; a tree's are all that of the case."""
+    return [case.operation.dtype_of_output(place, case.dtype) for place in range(count)]
 
 
 def passed_observation(implementation: Implementation, case: Case) -> Observation:
     """What is known of a case that passed: the answer is within its bounds of the expected one."""
+    case = case_shown(implementation, case)
     expected = tuple(arrays(case.expected))
     bound = case.bounds(implementation.precision(case.dtype))
     bounds = (None,) * len(expected) if bound is None else tuple(arrays(bound))

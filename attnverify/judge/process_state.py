@@ -19,15 +19,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from types import ModuleType
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.random import mtrand
 
-Values = dict[str, Any]
-MISSING = object()
+from attnverify.judge.module_contents import (
+    OF_TORCH,
+    ModuleContents,
+    functions,
+    functions_of_judge,
+    set_functions,
+    set_functions_of_judge,
+    set_methods,
+    well_known_modules,
+)
 
 
 @dataclass(frozen=True)
@@ -52,49 +59,6 @@ class StateItem:
     shown: str = "all"
     vital: bool = False
     ending: bool = False
-
-
-class ModuleContents(dict[str, Values]):
-    """
-    Objects by module and name. They are compared by identity, since the ``__eq__`` of other
-    people's objects is not trusted; names that are added are ignored.
-    """
-
-    def differs(self, now: "ModuleContents") -> list[str]:
-        return [
-            name
-            for place, then in self.items()
-            if self.identities[place] != identities(now.get(place, {}))
-            for name in find_replaced(place, then, now.get(place, {}))
-        ]
-
-    @cached_property
-    def identities(self) -> dict[str, bytes]:
-        """Those of each module, which a copy keeps: it is compared after every call."""
-        return {place: identities(things) for place, things in self.items()}
-
-    def copy(self) -> "ModuleContents":
-        """As they are now: what :func:`functions` reads are the modules' own dictionaries."""
-        return ModuleContents({place: things.copy() for place, things in self.items()})
-
-
-def find_replaced(place: str, then: Values, now: Values) -> Iterator[str]:
-    """Find the public names that no longer mean the same, classes apart."""
-    for name, thing in then.items():
-        if now.get(name, MISSING) is not thing and name[0] != "_" and not isinstance(thing, type):
-            yield f"{place}.{name}".lstrip(".")
-
-
-def identities(things: Values) -> bytes:
-    """
-    Read which objects these are, in their order: the pointers that a tuple of them is made of.
-    Thousands are copied and compared at once, where ``is`` takes a step for each.
-    """
-    whole = tuple(things.values())
-    return ctypes.string_at(id(whole) + tuple.__basicsize__, POINTER * len(whole))
-
-
-POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 def state_items() -> list[StateItem]:
@@ -189,42 +153,6 @@ def set_handlers(then: ModuleContents) -> None:
 def set_warnings(then: list[Any]) -> None:
     warnings.filters[:] = then  # type: ignore[index]
     warnings._filters_mutated()  # type: ignore[attr-defined]
-
-
-WELL_KNOWN = (
-    "builtins",
-    "sys",
-    "os",
-    "math",
-    "random",
-    "warnings",
-    "numpy",
-    "numpy.random",
-    "torch",
-    "torch.nn.functional",
-    "cupy",
-    "jax",
-)
-
-
-def well_known_modules() -> ModuleContents:
-    return ModuleContents(
-        {"": {name: sys.modules[name] for name in WELL_KNOWN if name in sys.modules}}
-    )
-
-
-def functions(*places: str) -> ModuleContents:
-    """Read the contents of modules that everybody uses, not copied."""
-    loaded = ((place, sys.modules.get(place)) for place in places)
-    return ModuleContents(
-        {place: vars(module) for place, module in loaded if isinstance(module, ModuleType)}
-    )
-
-
-def set_functions(then: ModuleContents) -> None:
-    for path in then.differs(functions(*then)):
-        place, _, name = path.rpartition(".")
-        setattr(sys.modules[place], name, then[place][name])
 
 
 def python_streams() -> ModuleContents:
@@ -360,6 +288,7 @@ PARTS = (
         once=True,
         vital=True,
     ),
+    StateItem("the judge's own functions", functions_of_judge, set_functions_of_judge, vital=True),
     StateItem("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     StateItem(
         "the garbage collector",
@@ -387,9 +316,16 @@ def switches_of(torch: Any, on_device: bool) -> Iterator[StateItem]:
     yield StateItem("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield StateItem(
         "torch's functions",
-        partial(functions, "torch", "torch.nn.functional"),
+        partial(functions, *OF_TORCH),
         set_functions,
         once=True,
+    )
+    yield StateItem(
+        "torch's tensors",
+        lambda: dict(vars(torch.Tensor)),
+        partial(set_methods, torch.Tensor),
+        once=True,
+        shown="keys",
     )
     yield StateItem(
         "torch's default device",

@@ -18,7 +18,7 @@ from attnverify.judge.invoke import (
     poison_memory,
     to_backend_arrays,
 )
-from attnverify.judge.process_state import Values
+from attnverify.judge.module_contents import Values
 from attnverify.judge.state_guard import Change
 
 

@@ -12,14 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from attnverify.judge.process_state import (
-    MISSING,
-    PARTS,
-    ModuleContents,
-    StateItem,
-    Values,
-    state_items,
-)
+from attnverify.judge.module_contents import MISSING, ModuleContents, Values
+from attnverify.judge.process_state import PARTS, StateItem, state_items
 
 VITAL = [part for part in PARTS if part.vital]
 VITAL_WORDS = {part.words for part in VITAL}

@@ -51,14 +51,9 @@ def _type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def is_named(config: pytest.Config) -> bool:
-    """Tell whether the options name what is to be judged."""
-    return bool(config.getoption("attn_backend"))
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "differential: holds a backend to the specification")
-    if is_named(config) or config.getini(BACKENDS):
+    if config.getoption("attn_backend") or config.getini(BACKENDS):
         load_judge(config)
 
 
@@ -85,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Called by pytest-xdist when a worker has ended: whether it met differential tests."""
     if counts := (getattr(node, "workeroutput", None) or {}).get("attn_counts"):
-        load_judge(node.config).state_of(node.config).learn(*counts)
+        node.config.stash[load_judge(node.config).STATE].learn(*counts)
 
 
 @pytest.fixture(scope="session")

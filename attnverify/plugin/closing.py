@@ -4,13 +4,24 @@ import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from copy import copy
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from attnverify.backends.loader import GUESSED
 from attnverify.failures.record import describe_damaged_records
+from attnverify.report.answer import answer, rows_in_words
 from attnverify.report.json_report import as_json, write_reports
-from attnverify.report.next_steps import declaration, lines_to_add, next_steps
+from attnverify.report.next_steps import (
+    declaration,
+    describe_outcomes,
+    is_failed,
+    lines_to_add,
+    next_steps,
+    see_again,
+    wrong_cells,
+)
+from attnverify.report.progress import tallies_of
 from attnverify.report.root_causes import (
     SHORT_DTYPES,
     format_root_causes,
@@ -18,17 +29,10 @@ from attnverify.report.root_causes import (
     representative_cells,
     triage,
 )
-from attnverify.report.table import format_table, header
+from attnverify.report.table import describe_given, format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
-from attnverify.verdicts.tally import describe_not_required
-
-
-def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
-    return [
-        cast(dict[str, Any], value) for name, value in report.user_properties if name == "tally"
-    ]
 
 
 def folded(report: pytest.TestReport, width: int | None) -> pytest.TestReport:
@@ -40,17 +44,36 @@ def folded(report: pytest.TestReport, width: int | None) -> pytest.TestReport:
     return shown
 
 
+def is_quiet(config: pytest.Config) -> bool:
+    """Tell whether -q was given to ``attnverify run``, which gives pytest one of its own."""
+    return bool(config.getoption("verbose") <= QUIET)
+
+
+QUIET = -2
+
+
+def is_brief(config: pytest.Config) -> bool:
+    """Tell whether ``attnverify run`` was asked for no more words (-v), nor for fewer (-q)."""
+    return bool(QUIET < config.getoption("verbose") < 0) and IN_FULL not in config.stash
+
+
+IN_FULL = pytest.StashKey[bool]()
+"""Whether ``attnverify run`` was given one -v."""
+
+
 class Collector:
     """Takes the tallies from the reports of one run; under xdist, those of all workers."""
 
     def __init__(self) -> None:
         self.tallies: list[dict[str, Any]] = []
+        self.red: set[int] = set()
         self.failed: list[pytest.TestReport] = []
         self.left_out: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self.tallies.extend(tallies_of(report))
+            self.tallies.extend(found := tallies_of(report))
+            self.red |= {id(tally) for tally in found if report.failed}
         if report.when == "setup":
             self.left_out += [str(x) for name, x in report.user_properties if name == "left out"]
 
@@ -60,17 +83,28 @@ class Collector:
     ) -> Generator[None, Any, Any]:
         """
         Of each root cause pytest shows one cell in full (with -v, every cell); the others are in
-        the triage, one line each.
+        the triage, one line each. Where the answer is brief it tells them all, and pytest none.
         """
-        stats, full = terminalreporter.stats, representative_cells(self.tallies)
-        if full and config.getoption("verbose") < 1:
+        stats, full = terminalreporter.stats, representative_cells(self.tallies, self.is_red)
+        quiet = is_quiet(config)
+        brief = is_brief(config) and any(map(self.is_wrong, self.tallies))
+        if quiet or brief or (full and config.getoption("verbose") < 1):
             self.failed = stats.get("failed", [])
             stats["failed"] = [
                 folded(report, terminal_width(sys.stdout))
                 for report in self.failed
-                if all(tally in full for tally in tallies_of(report))
+                if not quiet
+                and all(not self.is_wrong(x) if brief else x in full for x in tallies_of(report))
             ]
         return (yield)
+
+    def is_red(self, tally: dict[str, Any]) -> bool:
+        """Tell whether a tally is that of a test which failed."""
+        return id(tally) in self.red
+
+    def is_wrong(self, tally: dict[str, Any]) -> bool:
+        """Tell whether a tally is that of a cell that failed and must not."""
+        return self.is_red(tally) and is_failed(tally)
 
     def restore(self, terminalreporter: Any) -> None:
         """Count all the same what was not shown."""
@@ -90,34 +124,65 @@ def print_summary(
     Print the last section of a run; the reports that were asked for are written as well. Cells that
     were left out are told, by ``limits`` and in the reports, of a green run too.
     """
-    reporter.section("verification")
     width, colour = terminal_width(sys.stdout), reporter.hasmarkup
+    quiet = is_quiet(reporter.config)
+    brief = is_brief(reporter.config) and bool(wrong_cells(run, tallies))
 
-    def tell(lines: Iterable[str], **markup: bool) -> None:
-        for line in fold_lines(lines, width):
+    def show(lines: Iterable[str], **markup: bool) -> None:
+        for line in lines if not quiet else ():
             reporter.write_line(colourize(line, colour and not markup), **markup)
 
-    causes = [
-        *format_root_causes(triage(tallies)),
-        *format_weak_cells(tallies),
-        time_summary(tallies),
-    ]
-    tell([*header(run), ""])
-    for line in format_table(tallies, width, colour):
-        reporter.write_line(line)
-    tell(causes)
+    def tell(lines: Iterable[str], **markup: bool) -> None:
+        show(fold_lines(lines, width), **markup)
+
+    if brief:
+        show(answer(run, tallies, width))
+        tell([*rows_in_words(run, tallies), *describe_given(run), *taken_or_refused(run)])
+    else:
+        if not quiet:
+            reporter.section("verification")
+        tell([*header(run), ""])
+        show(format_table(tallies, width, colour, run.is_red))
+        tell(format_root_causes(triage(tallies, run.is_red)))
+        tell([*format_weak_cells(tallies), time_summary(tallies)])
     tell(limits, yellow=True)
     tell(describe_unsupported(tallies), yellow=True)
+    tell(describe_unseen(tallies), yellow=True)
     declared = {backend.name: backend.declared for backend in run.backends}
-    need_not = [each for each in tallies if each["verdict"] == "failed" and not run.is_red(each)]
-    tell([*lines_to_add(tallies, declared), *describe_not_required(need_not)], yellow=True)
+    tell(lines_to_add(tallies, declared), yellow=True)
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
     report = as_json(run, tallies) | ({"left_out": left_out} if left_out else {})
     for words in write_reports(report, reports):
         tell([words], red=True)
-    tell(next_steps(run, tallies, reports["--report"], bool(left_out)))
+    page = reports["--report"]
+    tell(more_words(page) if brief else see_again(run, tallies, page))
+    tell(next_steps(run, tallies, bool(left_out)))
+    outcomes = describe_outcomes(run, tallies, short=quiet or brief)
+    for line in outcomes if quiet else fold_lines(outcomes, width):
+        reporter.write_line(colourize(line, colour))
+
+
+def taken_or_refused(run: Verification) -> list[str]:
+    """Say of each backend which function was taken for what, and which was not judged, and why."""
+    return [
+        f"{backend.source}: {note}"
+        for backend in run.backends
+        for note in backend.notes
+        if GUESSED in note or note in backend.refused
+    ]
+
+
+def more_words(page: str | None) -> list[str]:
+    """Say where the rest is that a brief answer leaves out."""
+    rest = "more: -v (failing cases in full, table)"
+    return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html (pictures)"]
+
+
+def listed(words: list[str]) -> str:
+    """Write ``mask, draw or real call``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def describe_unmatched(run: Verification) -> list[str]:
@@ -141,4 +206,18 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
     return [
         f"{backend}: unsupported: {reason} ({', '.join(dtypes)})"
         for (backend, reason), dtypes in found.items()
+    ]
+
+
+def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
+    """Write one line for each reason by which no case of a required kind was judged."""
+    found: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    for tally in tallies:
+        for kind, why in tally.get("unseen", {}).items():
+            name = tally["implementation"]
+            found[tally["backend"], name, why][kind] = None
+    return [
+        f"{backend}: no {listed([*kinds])} was judged of {name}: {whose}{why}"
+        for (backend, name, why), kinds in found.items()
+        for whose in ["it " * why.startswith("takes no ")]
     ]

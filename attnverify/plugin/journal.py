@@ -1,103 +1,13 @@
 """
-A run that was broken off goes on: the results of its cells are kept as they come, and ``--resume``
-takes them from there.
-
-They are those of the same code alone: of the same contents of the backends' files and of those
-beside them, of the same judge, versions, seed, profile and limits.
+A run that was broken off goes on by ``--resume``, and says what it has not judged.
 """
 
-import hashlib
-import json
-import platform
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnverify import PACKAGE, ROOT, __version__
-from attnverify.backends.source import PROJECT_BACKENDS, parse_source
-from attnverify.options import STATE_FOLDER
 from attnverify.report.table import number_of
-
-CODE = (".py", ".cu", ".cuh", ".so")
-LIBRARIES = ("numpy", "torch", "triton", "jax", "cupy-cuda12x", "cupy-cuda13x", "ml_dtypes")
-
-
-def fingerprint(sources: Iterable[str], *settings: Any) -> str:
-    """Twelve hexadecimal digits of everything that a result depends on."""
-    digest = hashlib.sha256(repr((__version__, platform.python_version(), settings)).encode())
-    digest.update(repr([(name, _version_of(name)) for name in LIBRARIES]).encode())
-    folders = [PACKAGE, *(ROOT / name for name in ("spec", "numpy_ref"))]
-    files = {file for folder in folders for file in folder.rglob("*.py")}
-    for source in sources:
-        digest.update(source.encode())
-        files.update(_files_of(source))
-    for file in sorted(files):
-        digest.update(str(file).encode() + file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _version_of(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-def _files_of(source: str) -> Iterator[Path]:
-    """Yield the code of a backend: its package, or its file and what lies beside it."""
-    asked = parse_source(source)
-    place = Path(asked.place)
-    if not asked.is_path:
-        name = f"attnverify.{asked.place}" if asked.place in PROJECT_BACKENDS else asked.place
-        with suppress(ImportError, ValueError):
-            found = find_spec(name)
-            place = Path(found.origin) if found and found.origin else place
-    is_package = place.is_dir() or place.name == "__init__.py"
-    folder = place if place.is_dir() else place.parent
-    if place.exists():
-        found_files = folder.rglob("*") if is_package else folder.glob("*")
-        yield from (file for file in found_files if file.suffix in CODE and file.is_file())
-
-
-class Journal:
-    """
-    The results of a run's cells in a file, one a line; where the folder cannot be written to there
-    is none.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.kept: dict[str, dict[str, Any]] = {}
-
-    def read(self) -> None:
-        """Take the results of the run that was broken off; half a line is none."""
-        with suppress(OSError):
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):
-                    cell, tally = json.loads(line)
-                    self.kept[cell] = tally
-
-    def find(self, cell: str) -> dict[str, Any] | None:
-        """Find the result of a cell in the run that was broken off."""
-        return self.kept.get(cell)
-
-    def add(self, cell: str, tally: dict[str, Any]) -> None:
-        """Keep a result."""
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            (self.path.parents[1] / ".gitignore").write_text("*\n")
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([cell, tally]) + "\n")
-
-    def forget(self) -> None:
-        """Begin anew, or end: nothing is left to go on with."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+from attnverify.verdicts.journal import Journal, fingerprint, journal_of
 
 
 def open_journal(config: pytest.Config, sources: list[str], settings: Any) -> Journal | None:
@@ -111,7 +21,7 @@ def open_journal(config: pytest.Config, sources: list[str], settings: Any) -> Jo
     name = fingerprint(sources, settings) if given is None else given.get("attn_journal")
     if not name:
         return None
-    journal = Journal(Path(STATE_FOLDER) / "resume" / f"{name}.jsonl")
+    journal = journal_of(name)
     if config.getoption("attn_resume"):
         journal.read()
     elif given is None:

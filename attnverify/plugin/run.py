@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from attnverify.backends.source import parse_source
-from attnverify.catalogue.traits import CHAPTERS
+from attnverify.catalogue.traits import ASPECTS, CHAPTERS
 from attnverify.machine import share_out_processors
 from attnverify.plugin import is_ours
-from attnverify.plugin.closing import print_summary
+from attnverify.plugin.closing import is_brief, print_summary
 from attnverify.plugin.journal import tell_cut, tell_interrupted, tell_resumed
 from attnverify.plugin.setup import report_paths, seed_of, verification_of
 from attnverify.plugin.state import (
@@ -26,25 +26,17 @@ from attnverify.plugin.state import (
     is_worker,
     named_on_the_line,
     sources_of,
-    state_of,
 )
 from attnverify.report.junit import WordedProperties
-from attnverify.report.progress import Progress, show_progress
+from attnverify.report.progress import progress_of
 from attnverify.report.table import header
 from attnverify.session import unjudged_backends, unmatched_known_failures
 from attnverify.verdicts.cell import Cell, run_order, telling_order
 from attnverify.verdicts.tally import JUDGED
 
-__all__ = ["state_of", "verification_of"]
+__all__ = ["STATE", "verification_of"]
 
-ASPECT_OF = {
-    "test_values": "values",
-    "test_gradients": "gradients",
-    "test_refusals": "refusals",
-    "test_side_effects": "side effects",
-    "test_hidden_nan": "hidden NaN",
-    "test_isolation": "isolation",
-}
+ASPECT_OF = {f"test_{aspect.lower().replace(' ', '_')}": aspect for aspect in ASPECTS}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,10 +86,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    manager = session.config.pluginmanager
+    config, manager = session.config, session.config.pluginmanager
     reporter = manager.get_plugin("terminalreporter")
-    if is_about_backends(session.config) and show_progress(session.config, reporter):
-        manager.register(Progress(reporter))
+    progress = is_about_backends(config) and progress_of(config, reporter, not is_brief(config))
+    if progress:
+        manager.register(progress)
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:

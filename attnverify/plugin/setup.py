@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ from attnverify.plugin import BACKENDS
 from attnverify.plugin.journal import open_journal
 from attnverify.plugin.state import STATE, is_worker, named_on_the_line, sources_of
 from attnverify.report.json_report import REPORTS
+from attnverify.report.terminal_colours import fold_words, terminal_width
 from attnverify.session import (
     Verification,
     backends_of,
     check_inputs,
     known_failures,
+    mark_second_opinions,
     sources_on_machine,
 )
+from attnverify.specified import register_file
 from attnverify.verdicts.tally import Options
 
 
@@ -38,7 +42,8 @@ def verification_of(config: pytest.Config) -> Verification:
         try:
             state.verification = build_verification(config)
         except ValueError as error:
-            raise pytest.UsageError(str(error)) from None
+            words = fold_words(str(error), terminal_width(sys.stderr), "ERROR: ")
+            raise pytest.UsageError(words) from None
     return state.verification
 
 
@@ -63,6 +68,8 @@ def build_verification(config: pytest.Config) -> Verification:
             raise ValueError(f"{name}: wanted a file in a directory that exists, got {path}")
     known = known_failures(option("attn_known_failures"), sources)
     operations, dtypes = (tuple(option(name) or ()) for name in ("attn_op", "attn_dtype"))
+    specified = [name for path in option("attn_spec") or () for name in register_file(path)]
+    operations = operations or tuple(specified)
     inputs = str(Path(option("attn_inputs")).absolute()) if option("attn_inputs") else ""
     if inputs and (own := check_inputs(inputs, operations, dtypes)):
         dtypes = (own,)
@@ -74,6 +81,7 @@ def build_verification(config: pytest.Config) -> Verification:
         added = sources_on_machine(backends, operations, options.profile)
         workers |= (more := workers_of(config, [x for x in added if x not in sources]))
         backends += backends_of([*more], more)
+        mark_second_opinions(backends)
     gc.freeze()  # what is loaded by now stays: the collector need not look at it again and again
     run = Verification(backends, operations, dtypes, options, known, workers, began=began)
     run.require, run.allow_weak = option("attn_require"), option("attn_allow_weak")

@@ -11,8 +11,8 @@ import pytest
 
 from attnverify.plugin import BACKENDS
 from attnverify.plugin.closing import Collector
-from attnverify.plugin.journal import Journal
 from attnverify.session import Verification
+from attnverify.verdicts.journal import Journal
 
 
 @dataclass
@@ -56,10 +56,6 @@ class State:
 
 
 STATE = pytest.StashKey[State]()
-
-
-def state_of(config: pytest.Config) -> State:
-    return config.stash[STATE]
 
 
 def is_worker(config: pytest.Config) -> bool:

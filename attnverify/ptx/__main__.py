@@ -5,13 +5,17 @@ The command line of the machine.
     python -m attnverify.ptx read FILE.ptx ...   which instructions of these files are refused
     python -m attnverify.ptx sass FILE ...       registers overwritten under a product of a group,
                                                  in cubins or in PTX
+    python -m attnverify.ptx run FILE ...        a program written for device="cuda", without a GPU
+    python -m attnverify.ptx pytest tests/ ...   a suite of tests written for it; findings fail them
 """
 
 import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from attnverify.ptx import sass, table
 from attnverify.ptx.decode import decoded
@@ -30,11 +34,30 @@ def main(arguments: list[str] | None = None) -> int:
         ("sass", "registers overwritten under a product of a warp group"),
     ):
         commands.add_parser(name, help=told).add_argument("files", nargs="+", type=Path)
+    for name, told in (("run", "a program written for CUDA"), ("pytest", "tests written for it")):
+        add_program(commands.add_parser(name, help=told))
     given = parser.parse_args(arguments)
+    if given.command in ("run", "pytest"):
+        return programs().execute(given)
     if given.command == "table":
         print("\n".join(table.lines()))
         return 0
     return read(given.files) if given.command == "read" else check(given.files)
+
+
+def add_program(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--target", type=int, default=90, help="80, 86, 89 or 90 (sm_90a)")
+    command.add_argument("--timeout", type=float, default=60, help="seconds for each launch")
+    command.add_argument("--no-races", action="store_true", help="do not watch for races")
+    told = "kernels may read what torch.empty allocated, and beyond the views that they are given"
+    command.add_argument("--lenient", action="store_true", help=told)
+    command.add_argument("--counts", action="store_true", help="conflicts of banks, sectors")
+    command.add_argument("arguments", nargs=argparse.REMAINDER)
+
+
+def programs() -> Any:
+    """What runs whole programs needs PyTorch or CuPy: imported when it is asked for."""
+    return import_module("attnverify.ptx.launchers.programs")
 
 
 def read(files: list[Path]) -> int:

@@ -28,8 +28,8 @@ from attnverify.ptx.text.operands import (
 from attnverify.ptx.text.syntax import Instruction
 
 if TYPE_CHECKING:
+    from attnverify.ptx.execution.machine import Machine
     from attnverify.ptx.kernel import Kernel
-    from attnverify.ptx.machine import Machine
 
 __all__ = ["BUILDERS", "Form", "Read", "Step", "Write", "constant", "decoded", "instruction"]
 
@@ -96,6 +96,11 @@ class Form:
         self.modifiers.remove(found)
         return KINDS[found]
 
+    def polls(self, may: bool) -> int:
+        """1 if others may be waited for with this instruction: an access that sees their writes."""
+        self.kernel.waits = self.kernel.waits or may
+        return int(may)
+
     def expect(self, *counts: int) -> None:
         """The number of operands."""
         if len(self.operands) not in counts:
@@ -147,6 +152,8 @@ class Form:
             if name not in SPECIAL or offset:
                 raise self.refuse(f"the special register {name}")
             dtype = kind.dtype
+            if name in CLOCKS:
+                return lambda m: np.array([m.steps]).astype(dtype)
             if kind.size == 4:
                 return lambda m: m.special(name).view(dtype)
             return lambda m: m.special(name).astype(dtype)
@@ -177,6 +184,9 @@ class Form:
         operand = self.operand(place)
         if not isinstance(operand, Address):
             raise self.refuse(f"wanted an address for operand {place + 1}")
+        return self.address_of(operand)
+
+    def address_of(self, operand: Address) -> Read:
         base, offset = operand.base, np.int64(operand.offset)
         if isinstance(base, Register):
             if base.size not in (4, 8):
@@ -230,8 +240,12 @@ def build_step(put: Write, function: Callable[..., Array], sources: list[Read]) 
 
 
 AXES = [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")
+"""They count instructions."""
+
 SPECIAL = {
     *AXES,
+    *CLOCKS,
     "%laneid",
     "%warpid",
     "%nwarpid",

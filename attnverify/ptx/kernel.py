@@ -1,8 +1,9 @@
 """Modules of PTX and their kernels: loaded from text, launched on NumPy arrays."""
 
 import re
+import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,19 +13,30 @@ import numpy as np
 from attnverify.ptx import instructions
 from attnverify.ptx.arguments import Argument, packed, paired, placed_argument, three
 from attnverify.ptx.decode import Form, Step, decoded
+from attnverify.ptx.execution.machine import NEVER, Machine, Setup
+from attnverify.ptx.execution.schedule import run_all
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kinds import BITS
-from attnverify.ptx.machine import Machine, Setup
 from attnverify.ptx.numbers.errors import Draw
 from attnverify.ptx.numbers.tensor_core import unit_of
+from attnverify.ptx.storage.counts import Counts
 from attnverify.ptx.storage.device import Allocation, Memory
+from attnverify.ptx.storage.order import Order
 from attnverify.ptx.text.collection import uncollected
-from attnverify.ptx.text.reader import read_body, read_parameters, read_variable
+from attnverify.ptx.text.reader import (
+    read_body,
+    read_function,
+    read_parameters,
+    read_variable,
+)
 from attnverify.ptx.text.syntax import Parameter, Program, Text, Variable
 
 __all__ = ["Kernel", "Launched", "Module", "Recorded", "forget_kernels", "load"]
 
-ENTRY = re.compile(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
+ENTRY = re.compile(
+    r"\.(?P<what>entry|func)\s+(?:\((?P<results>[^)]*)\)\s*)?(?P<name>[\w$]+)\s*"
+    r"(?:\((?P<parameters>[^)]*)\))?(?P<more>[^{;]*)(?P<opens>[{;])"
+)
 TARGET = re.compile(r"\.target\s+sm_(\d+)")
 GLOBALS = re.compile(r"\.(global|const|shared)\s+((?:\.attribute\([^)]*\)\s*)?[^;]*);")
 LIMIT = re.compile(r"\.(?:reqntid|maxntid)\s+([\d,\s]+)")
@@ -80,6 +92,7 @@ class Kernel:
     ) -> None:
         self.name, self.parameters, self.program, self.module = name, parameters, program, module
         self.threads = threads
+        self.waits = self.bulk = False
         self.smallest: dict[str, int] = {}
         self.places, self.shared_size = laid_out(
             v for v in [*module.variables, *program.variables] if v.space == "shared"
@@ -87,7 +100,8 @@ class Kernel:
         locals_, size = laid_out(v for v in program.variables if v.space == "local")
         self.places |= locals_ | {p.name: p.offset for p in parameters}
         self.local_size = -(-size // 16) * 16
-        self.blank = [BLANK[r.size] for r in program.registers]
+        self.blank = [*(BLANK[r.size] for r in program.registers), BLANK[0], BLANK[0]]
+        self.carry, self.votes = len(program.registers), len(program.registers) + 1
         self.asynchronous_registers = instructions.matrix.wgmma.used_registers(program.instructions)
         self.asynchronous = bool(self.asynchronous_registers)
         self.last = len(program.instructions) - 1
@@ -139,7 +153,11 @@ class Kernel:
         register_fences: bool = True,
         lanes: int = LANES,
         longest: int = LONGEST,
+        timeout: float | None = None,
+        replicated: bool = False,
+        counts: Counts | None = None,
         record: "list[Recorded] | None" = None,
+        tell: Callable[[str, int, int], None] | None = None,
     ) -> Launched:
         """
         Execute a grid of blocks.
@@ -149,8 +167,12 @@ class Kernel:
         ``latitude`` 0 switches those errors off, ``races`` False the watch over races,
         ``register_fences`` False that over ``wgmma.fence`` (assemblers put in what is missing, with
         a remark C7519; Triton 3.6 relies on it); so many ``lanes`` are executed together at most,
-        and a block stops after ``longest`` instructions. What is launched is kept in ``record``, to
-        be launched again.
+        and a launch stops after ``longest`` instructions of the blocks that are executed together,
+        or ``timeout`` seconds; ``replicated``: warps of a block hold copies of the same numbers, as
+        Triton has it, and may read what one of them then writes; ``counts`` collects conflicts of
+        banks and accesses that are spread out; ``tell`` is called with the kernel's name, how many
+        blocks have ended, and how many there are. What is launched is kept in ``record``, to be
+        launched again.
         """
         memory = Memory() if memory is None else memory
         sizes, shape = three(grid, "grid"), three(threads, "threads")
@@ -158,13 +180,16 @@ class Kernel:
             placed_argument(x, memory, p) for x, p in paired(arguments, self.name, self.parameters)
         ]
         parameters = packed(placed, self.parameters)
-        setup = Setup(sizes, shape, parameters, shared, races, register_fences, longest)
+        until = NEVER if timeout is None else time.monotonic() + timeout
+        setup = Setup(
+            *(sizes, shape, parameters, shared, races, register_fences, longest, until),
+            *(replicated, counts),
+        )
         self.check_threads(shape)
         if record is not None:
             record.append(Recorded(self, setup, memory.copy(), seed, latitude, lanes))
-        steps = self.execute(
-            setup, memory, np.random.default_rng(seed), Draw(seed, latitude), lanes
-        )
+        random, draw = np.random.default_rng(seed), Draw(seed, latitude)
+        steps = self.execute(setup, memory, random, draw, lanes, tell=tell)
         memory.forget_accesses()
         for x, given in zip(arguments, placed, strict=True):
             if isinstance(x, np.ndarray) and isinstance(given, Allocation) and given.touched:
@@ -193,6 +218,7 @@ class Kernel:
         draw: Draw,
         lanes: int,
         useful: set[int] | None = None,
+        tell: Callable[[str, int, int], None] | None = None,
     ) -> int:
         """
         Execute all blocks in a drawn order, so many together as there are lanes; the instructions
@@ -201,7 +227,6 @@ class Kernel:
         assert (
             len(self.steps) == self.last + 1
         )  # what is not understood is refused before anything is placed
-        steps = 0
         addresses = (
             self.places
             | self.module.placed(memory)
@@ -210,13 +235,25 @@ class Kernel:
         blocks = random.permutation(int(np.prod(setup.grid)))
         width = -(-int(np.prod(setup.threads)) // 32) * 32
         together = max(1, lanes // width)
+        order = Order(len(blocks), width // 32, setup.replicated, self.bulk)
+        machines = (
+            Machine(
+                self,
+                memory,
+                setup,
+                np.sort(blocks[first : first + together]),
+                draw,
+                addresses,
+                order,
+            )
+            for first in range(0, len(blocks), together)
+        )
+        steps = ended = 0
         with np.errstate(all="ignore"):
-            for first in range(0, len(blocks), together):
-                machine = Machine(
-                    self, memory, setup, np.sort(blocks[first : first + together]), draw, addresses
-                )
-                machine.run()
-                steps += machine.steps
+            for machine in run_all(machines):
+                steps, ended = steps + machine.steps, ended + len(machine.blocks)
+                if tell is not None:
+                    tell(self.name, ended, len(blocks))
                 if useful is not None:
                     useful |= machine.useful
         return steps
@@ -253,10 +290,15 @@ class Module:
         entries = [
             (match, self.text.closing(match.end() - 1))
             for match in ENTRY.finditer(self.text.text)
-            if match[5] == "{"
+            if match["opens"] == "{"
         ]
         self.variables, self.dynamic = self.outside(entries)
-        self.bodies = {match[2]: (match, end) for match, end in entries if match[1] == "entry"}
+        self.bodies = {m["name"]: (m, end) for m, end in entries if m["what"] == "entry"}
+        self.functions = {
+            m["name"]: read_function(m.end(), end, m["parameters"] or "", m["results"] or "")
+            for m, end in entries
+            if m["what"] == "func"
+        }
         self.kernels: dict[str, Kernel] = {}
         LIVING.add(self)
 
@@ -265,12 +307,11 @@ class Module:
             raise KeyError(f"{name}: the module has {', '.join(self.bodies) or 'no kernels'}")
         if name not in self.kernels:
             match, end = self.bodies[name]
-            limit = LIMIT.search(match[4] or "")
+            limit = LIMIT.search(match["more"] or "")
             threads = None if limit is None else int(np.prod([int(n) for n in limit[1].split(",")]))
-            parameters = read_parameters(match[3] or "")
-            self.kernels[name] = Kernel(
-                name, parameters, read_body(self.text, match.end(), end), self, threads
-            )
+            parameters = read_parameters(match["parameters"] or "")
+            program = read_body(self.text, match.end(), end, self.functions)
+            self.kernels[name] = Kernel(name, parameters, program, self, threads)
         return self.kernels[name]
 
     def __iter__(self) -> Iterator[str]:

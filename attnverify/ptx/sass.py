@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnverify.ptx.launchers.wheels import find_files
+from attnverify.ptx.wheels import find_files
 
 __all__ = ["Hazard", "Line", "assemble", "assemblers", "disassemble", "hazards", "products"]
 

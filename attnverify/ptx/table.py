@@ -50,6 +50,16 @@ whole numbers
     > abs.f16x2 %r, %r;
   sad           u16 u32 u64 s16 s32 s64
     > sad.u32 %r, %r, %r, %r;
+  addc          .cc of u32 s32 u64 s64, as add.cc sub.cc mad.cc
+    > addc.cc.u32 %r, %r, %r;
+  subc          as addc
+    > subc.s64 %d, %d, %d;
+  madc          .lo .hi, as addc
+    > madc.hi.cc.u32 %r, %r, %r, %r;
+  dp4a          u32 s32
+    > dp4a.u32.s32 %r, %r, %r, %r;
+  dp2a          .lo .hi of u32 s32
+    > dp2a.hi.s32.s32 %r, %r, %r, %r;
 bits
   and           pred b16 b32 b64
     > and.pred %p, %p, %p;
@@ -128,10 +138,12 @@ conversions and moves
   mov           all types, vectors of two and four
     > mov.b64 {%r, %s}, %d;
     > mov.u32 %r, %tid.x;
-  cvt           whole numbers, f16 bf16 f32 f64, f16x2 bf16x2 tf32; all roundings, .sat .ftz .relu
-                .satfinite
+  cvt           whole numbers, f16 bf16 f32 f64, f16x2 bf16x2 tf32, e4m3x2 e5m2x2; all roundings,
+                .sat .ftz .relu .satfinite
     > cvt.rn.bf16x2.f32 %r, %f, %f;
-  cvta          .global .shared .local .const
+    > cvt.rn.satfinite.e4m3x2.f32 %h, %f, %f;
+    > cvt.rn.relu.f16x2.e5m2x2 %r, %h;
+  cvta          .global .shared .local .const .param
     > cvta.to.global.u64 %d, %d;
   isspacep      .global .shared .local .const
     > isspacep.shared %p, %d;
@@ -142,8 +154,14 @@ memory
     > ldu.global.b32 %r, [%d];
   st            all spaces but clusters, .v2 .v4, up to 16 bytes
     > st.shared.v2.b16 [%r], {%h,%h};
-  cp            .async .ca .cg of 4, 8, 16 bytes; commit_group, wait_group, wait_all
+  cp            .async .ca .cg of 4, 8, 16 bytes; commit_group, wait_group, wait_all,
+                mbarrier.arrive; sm_90a: .async.bulk and .async.bulk.tensor of 1d to 5d, tiled, to
+                shared memory by mbarrier and back by bulk_group, .reduce.async.bulk.tensor
     > cp.async.cg.shared.global [%r], [%d], 16, %s;
+    > cp.async.mbarrier.arrive.noinc.shared.b64 [%r];
+    > cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r], [%d], 16, [%r];
+    > cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d, {%r, %r}], [%r];
+    > cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%d, {%r}], [%r];
   atom          add min max inc dec and or xor exch cas; f32 f64 halves pairs; .v2 .v4 .v8
     > atom.global.gpu.acq_rel.add.v4.f32 {%f,%f,%f,%f}, [%d], {%f,%f,%f,%f};
   red           as atom
@@ -157,25 +175,32 @@ memory
 control and order
   bra           .uni
     > @%p bra.uni HERE;
+  brx           .idx .uni
+    > WAYS: .branchtargets HERE, HERE; brx.idx %r, WAYS;
   ret           .uni
     > ret;
+  call          .uni, of functions of the same text that do not call themselves, of vprintf and
+                __assertfail
+    > .param .b32 a; .param .b64 b; .param .b64 c; call.uni (a), vprintf, (b, c);
   exit
     > @%p exit;
-  bar           .sync of a block or of some warps, .warp.sync
+  bar           .sync of a block or of some warps, .arrive, .warp.sync; .red with .popc .and .or
     > bar.sync 1, 64;
+    > bar.arrive 1, 64;
     > bar.warp.sync 0xffffffff;
-  barrier       .sync .aligned .cta
+  barrier       .sync .red .aligned .cta
     > barrier.cta.sync.aligned 0;
-  fence         .proxy.async; the order of memory is not modelled
+  fence         .proxy.async .proxy.tensormap .mbarrier_init; .acq_rel .sc of .cta .gpu .sys: what
+                they order, and for whom
     > fence.proxy.async.shared::cta;
     > fence.acq_rel.gpu;
-  membar        not modelled
+  membar        as fence
     > membar.gl;
   trap
     > trap;
   nanosleep     skipped
     > nanosleep.u32 20;
-  setmaxnreg    sm_90a: skipped
+  setmaxnreg    sm_90a: .inc .dec of whole warps; how many registers there are is not looked at
     > setmaxnreg.inc.sync.aligned.u32 240;
   griddepcontrol sm_90a: skipped
     > griddepcontrol.wait;
@@ -192,6 +217,14 @@ warps
     > redux.sync.add.s32 %r, %r, -1;
   activemask
     > activemask.b32 %r;
+  mbarrier      init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait
+                pending_count, of the block's own
+    > mbarrier.arrive.expect_tx.shared.b64 _, [%r], 16;
+    > mbarrier.try_wait.parity.shared::cta.b64 %p, [%r], 0;
+  tensormap     sm_90a: replace.tile, cp_fenceproxy
+    > tensormap.replace.tile.rank.shared::cta.b1024.b32 [%d], 1;
+    > tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%d],
+      [%d], 128;
   elect         sm_90a: .sync
     > elect.sync %r|%p, -1;
 matrices
@@ -199,41 +232,38 @@ matrices
     > ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r,%r}, [%r];
   stmatrix      sm_90a: m8n8 .x1 .x2 .x4 .trans .b16
     > stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r], {%r};
-  mma           m16n8k8 m16n8k16 of f16 bf16, m16n8k4 m16n8k8 of tf32; sums in f32, of f16 also in
-                f16
+  movmatrix     m8n8 .trans .b16
+    > movmatrix.sync.aligned.m8n8.trans.b16 %r, %r;
+  mma           m16n8k8 m16n8k16 of f16 bf16, m16n8k4 m16n8k8 of tf32, m16n8k32 of e4m3 e5m2; sums
+                in f32, of f16 and smaller ones also in f16; m8n8k16 m16n8k16 m16n8k32 of s8 u8,
+                m8n8k32 m16n8k32 m16n8k64 of s4 u4, .satfinite
     > mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f,%f,%f,%f}, {%r,%r,%r,%r}, {%r,%r},
       {%f,%f,%f,%f};
-  wgmma         sm_90a: m64nNk16 of f16 bf16, m64nNk8 of tf32; sums in f32, of f16 also in f16;
-                fence, commit_group, wait_group
+  wmma          load store mma; m16n16k16 m32n8k16 m8n32k16 of f16 bf16 s8 u8, m16n16k8 of tf32,
+                m8n8k4 of f64
+    > wmma.load.c.sync.aligned.row.m16n16k16.shared.f16 {%r,%r,%r,%r}, [%d], %r;
+    > wmma.mma.sync.aligned.row.col.m16n16k16.s32.u8.u8.s32.satfinite {%r,%r,%r,%r,%r,%r,%r,%r},
+      {%r,%r}, {%r,%r}, {%r,%r,%r,%r,%r,%r,%r,%r};
+  wgmma         sm_90a: m64nNk16 of f16 bf16, m64nNk8 of tf32, m64nNk32 of e4m3 e5m2 s8 u8; sums
+                in f32, of f16 and smaller ones also in f16; fence, commit_group, wait_group
     > wgmma.fence.sync.aligned;
     > wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f,%f,%f,%f}, %d, %d, %p, 1, 1, 0, 0;
 """
 """By family: an instruction, what it comes with, and behind > examples that are understood."""
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    "calls of functions, stacks and tables of branches": (
-        "call",
+    "stacks": (
         "alloca",
         "stacksave",
         "stackrestore",
-        "brx",
         "istypep",
     ),
-    "sums with carries, products of bytes": (
-        "addc",
-        "subc",
-        "madc",
-        "dp2a",
-        "dp4a",
+    "rare bits": (
         "szext",
         "fns",
     ),
-    "barriers in memory and the tensor memory accelerator": (
-        "mbarrier",
-        "tensormap",
-        "multimem",
-    ),
     "clusters of blocks": (
+        "multimem",
         "mapa",
         "getctarank",
         "clusterlaunchcontrol",
@@ -247,11 +277,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "sured",
         "suq",
     ),
-    "older and newer products of matrices": (
-        "wmma",
-        "movmatrix",
-        "tcgen05",
-    ),
+    "newer products of matrices": ("tcgen05",),
     "video": (
         "vadd",
         "vsub",
@@ -272,19 +298,19 @@ ABSENT: dict[str, tuple[str, ...]] = {
 """What is refused whole, by what it is about."""
 
 PARTLY: tuple[str, ...] = (
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r], [%d], 16, [%r];",
-    "cp.async.mbarrier.arrive.shared.b64 [%d];",
-    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r,%r,%r,%r}, {%r,%r,%r,%r}, "
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    ".multicast::cluster [%r], [%d, {%r, %r}], [%r], %h;",
+    "cp.async.bulk.tensor.3d.im2col.shared::cta.global.mbarrier::complete_tx::bytes [%r], "
+    "[%d, {%r, %r, %r}], [%r], {%h};",
+    "mbarrier.arrive.shared::cluster.b64 _, [%r];",
+    "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc {%r,%r,%r,%r}, {%r,%r,%r,%r}, "
     "{%r,%r}, {%r,%r,%r,%r};",
-    "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%f,%f,%f,%f}, %d, %d, %p, 1, 1;",
-    "cvt.rn.satfinite.e4m3x2.f32 %h, %f, %f;",
-    "bar.red.popc.u32 %r, 0, %p;",
-    "bar.arrive 1, 64;",
+    "cvt.rn.bf16x2.e4m3x2 %r, %h;",
     "ld.shared::cluster.b32 %r, [%r];",
     "min.xorsign.abs.f32 %f, %f, %f;",
     "prmt.b32.f4e %r, %r, %r, %r;",
     "fma.rn.f32x2 %d, %d, %d, %d;",
-    "mov.u32 %r, %clock;",
+    "mov.u32 %r, %smid;",
 )
 """What is refused of instructions that are there; examples."""
 

@@ -124,8 +124,8 @@ def shift(x: ndarray, front: bool, fill: float = 0.0) -> ndarray:
     ``shift_right`` (behind).
     """
     *lead, N, M = x.shape
-    padded = np.full((*lead, N, M + 1), fill)
-    padded[..., front : M + front] = x
+    column = np.full((*lead, N, 1), fill)
+    padded = np.concatenate([column, x] if front else [x, column], axis=-1)
     line = padded.reshape(*lead, N * (M + 1))
     return (line[..., N:] if front else line[..., : N * M]).reshape(x.shape)
 

@@ -19,6 +19,8 @@ MAX_PAIRS_FOR_SPEC = 400
 def evaluate_spec(operation: Operation, inputs: Inputs) -> Any:
     """Compute the specification's answer; ValueError where it refuses the call."""
     shape = scores_shape(operation, inputs)
+    if operation.name == "visible_keys":
+        shape = tuple(inputs[letter] for letter in "BNM")
     small = shape is None or np.prod(shape) <= MAX_PAIRS_FOR_SPEC
     with np.errstate(all="ignore"), account_for("oracle"):
         return operation.specification(**inputs) if small else operation.reference(**inputs)

@@ -85,6 +85,7 @@ class StagedAttention:
 
 
 Change = Callable[[StagedAttention], StagedAttention]
+Products = Callable[[ndarray, ndarray], ndarray]
 
 
 def spec_stages(operation: Operation, inputs: Inputs, dtype: str = "float64") -> StagedAttention:
@@ -155,7 +156,7 @@ def scatter_positions(y: ndarray, place: ndarray, rows: int) -> ndarray:
     return line[..., :-1].reshape(*y.shape[:-1], rows)
 
 
-def product(s: StagedAttention) -> ndarray:
+def product(s: StagedAttention, products: Products = attention.products) -> ndarray:
     """Compute the scores before their scale."""
     x = s.inputs
     if "score" in x:
@@ -165,14 +166,20 @@ def product(s: StagedAttention) -> ndarray:
     if "position" in x:
         parts = {name: x[name] for name in ("query", "key", "position", "u", "v")}
         return attention.transformer_xl_score(
-            **parts, shift=lambda far: s.position * gather_positions(far, s.place), scale=unscaled
+            **parts,
+            shift=lambda far: s.position * gather_positions(far, s.place),
+            scale=unscaled,
+            products=products,
         )
     if "key_pos_bias" in x:
         parts = {name: x[name] for name in ("query", "key", *TABLES, "align")}
         return attention.learned_relative_score(
-            **parts, read=lambda far, _: s.position * gather_positions(far, s.place), scale=unscaled
+            **parts,
+            read=lambda far, _: s.position * gather_positions(far, s.place),
+            scale=unscaled,
+            products=products,
         )
-    return attention.products(x["query"], x["key"])
+    return products(x["query"], x["key"])
 
 
 ADDITIVE = ("query", "key", "w_query", "w_key", "w_score")

@@ -20,8 +20,6 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.device_assignment import gpu_descriptions
 from attnverify.faults.registry import read_faults
 from attnverify.machine import count_processors, describe_machine
-from attnverify.report.html import report_page
-from attnverify.report.reproducers import copy_reproducers
 from attnverify.report.root_causes import triage
 
 if TYPE_CHECKING:
@@ -29,15 +27,17 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 7
+VERSION = 13
 """Of the schema, which describes what a report holds."""
 
-READABLE = (1, 2, 3, 4, 5, 6, VERSION)
+READABLE = (*range(1, 13), VERSION)
 """
 The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
 when the run was, nor at which commit, nor the arguments of a case; 4 named every program after
 its record alone; 5 and those before it had no column for what is hidden from some rows; 6 and
-those before it did not say what was required.
+those before it did not say what was required, nor 7 of each root cause; 8 not which kinds of cases
+none could show; 9 not of how many cases a condition holds; 12 not whether a cause is all of its
+mistakes or each.
 """
 
 
@@ -57,22 +57,23 @@ def known_kinds(tallies: list[dict[str, Any]]) -> dict[str, int]:
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
+BACKEND = ("name", "source", "broken", "line", "missing", "notes", "versions", "device")
+"""What is told of a backend."""
+
+
 def as_json(
     run: "Verification", tallies: list[dict[str, Any]], clock: Callable[[], float] = time.time
 ) -> dict[str, Any]:
     """Describe the whole run for a machine: options, backends, every tally."""
     backends = [
-        {
-            key: getattr(backend, key)
-            for key in ("name", "source", "broken", "missing", "notes", "versions", "device")
-        }
+        {key: getattr(backend, key) for key in BACKEND}
         | {"commit": commit_of_backend(backend.source), "required": [*run.required(backend.name)]}
         for backend in run.backends
     ]
     options = {"profile": run.options.profile, "seed": run.options.seed, "cases": run.options.cases}
     found = {
         "known_failures": known_kinds(tallies),
-        "root_causes": [cause.as_dict() for cause in triage(tallies)],
+        "root_causes": [cause.as_dict() for cause in triage(tallies, run.is_red)],
     }
     found |= describe_what_was_violated([t for t in tallies if t["verdict"] == "failed"])
     about = describe_origin(run.began, clock)
@@ -119,10 +120,11 @@ def _clauses_of_mistakes(names: set[str]) -> dict[str, str]:
 
 
 def _describe_specification(operation: Operation) -> dict[str, Any]:
-    said = clauses(operation.specification)
+    said, ours = clauses(operation.specification), operation.outside is None
+    own = f"attnverify.spec.{operation.chapter}.{operation.name}"
     return {
-        "function": f"attnverify.spec.{operation.chapter}.{operation.name}",
-        "page": f"operations/{operation.forward.name}.html",
+        "function": own if ours else operation.name,
+        "page": f"operations/{operation.forward.name}.html" if ours else "",
         "sentence": without_markup(sentence(operation.specification)),
         "clauses": {str(number): without_markup(text) for number, text in said.items()},
     }
@@ -164,6 +166,9 @@ def write_page(
     report: dict[str, Any], path: Path, saved: Path | None = None, book: str = ""
 ) -> None:
     """Write the page of a report and, beside it, the programs that show its failures."""
+    from attnverify.report.html import report_page  # a run without a page reads no templates
+    from attnverify.report.html.reproducers import copy_reproducers
+
     page = report_page(report, copy_reproducers(report, path, saved), book)
     path.write_text(page, encoding="utf-8", errors="replace")
 

@@ -1,6 +1,6 @@
 """
-What to do next, in one line each: after a failure, a backend that is not there, or a run in which
-nothing was judged.
+How a run ends: what to do next, in one line each - after a failure, a backend that is not there, or
+a run in which nothing was judged -, and what it found of each backend.
 """
 
 import shlex
@@ -10,26 +10,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.backends.declarations import NO_GRADIENT, Declarations
-from attnverify.backends.loader import HAS_OTHERS
+from attnverify.backends.loader import HAS_OTHERS, NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
+from attnverify.judge.comparison import format_budget
 from attnverify.judge.errors import DOES_NOT_COMPILE
-from attnverify.options import FAILURES
+from attnverify.options import ANSWER, FAILURES
 from attnverify.report.root_causes import triage
-from attnverify.verdicts.found_out import ABOUT_DTYPES
+from attnverify.report.table import number_of
+from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
+from attnverify.verdicts.tally import JUDGED, is_unexpected_pass, most_common, rung_of
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
 
 
-def next_steps(
-    run: "Verification", tallies: list[dict[str, Any]], page: str | None, is_cut: bool = False
+def see_again(
+    run: "Verification", tallies: list[dict[str, Any]], page: str | None
 ) -> Iterator[str]:
     """
-    Write the lines that follow the table; the failure to see first is that of the lowest root
-    cause that was recorded. ``page`` is where the report went; a run that was cut says so itself.
+    Write the line that shows a failure again, that of the lowest root cause that was recorded, and
+    the one that draws them all; ``page`` is where the report went.
     """
-    replays = {number: cause.replay for number, cause in enumerate(triage(tallies), 1)}
+    causes = [cause for cause in triage(tallies, run.is_red) if cause.required]
+    replays = {number: cause.replay for number, cause in enumerate(causes, 1)}
     recorded = next((number for number, replay in replays.items() if replay), 0)
     if recorded:
         which = "the first root cause" if recorded == 1 else f"root cause {recorded}"
@@ -39,13 +43,97 @@ def next_steps(
         yield f"report: {page}"
     elif recorded:
         yield "next, for a page with pictures of the failures: the same line with --report out.html"
+
+
+def next_steps(
+    run: "Verification", tallies: list[dict[str, Any]], is_cut: bool = False
+) -> Iterator[str]:
+    """Write what helps where nothing could be judged; a run that was cut says so itself."""
     for backend in run.backends:
-        yield from for_backend(backend)
+        yield from for_backend(backend, run.operations)
     unusable = any(backend.broken or backend.missing for backend in run.backends)
     if not (tallies or is_cut or unusable):
         if run.operations:
             yield from name_what_is_there(run)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
+
+
+def describe_outcomes(
+    run: "Verification", tallies: list[dict[str, Any]], short: bool = False
+) -> Iterator[str]:
+    """
+    Say in one line what was found of each backend, and, unless it is to be ``short``, in another
+    what it need not hold and does not.
+    """
+    for backend in run.backends:
+        own = [tally for tally in tallies if tally["backend"] == backend.name]
+        if backend.broken or backend.missing:
+            state = "broken" if backend.broken else "missing"
+            yield f"{backend.source}: {state} ({backend.broken or backend.missing})"
+        else:
+            refused = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
+            left = f"; not judged: {', '.join(refused)}" if refused else ""
+            yield f"{backend.source}: {describe_outcome(run, backend.name, own)}{left}"
+        need_not = [one for one in own if one["verdict"] == "failed" and not run.is_red(one)]
+        if need_not and not short:
+            aspects = dict.fromkeys(one["aspect"] for one in need_not)
+            asked = f"--require {rung_of(aspects)} asks for it"
+            yield f"  not required, and not met: {', '.join(aspects)} ({asked})"
+
+
+def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, Any]]) -> str:
+    """Say whether a backend is right, wrong, not judged, or without evidence."""
+    red = [tally for tally in tallies if run.is_red(tally)]
+    if wrong := wrong_cells(run, tallies):
+        first, *others = [cause for cause in triage(tallies, run.is_red) if cause.required]
+        count = f"{len(others) + 1} mistakes; the first: " if others else ""
+        return f"wrong in {name_dtypes(wrong)}: {count}{first.brief}"
+    if any(map(is_unexpected_pass, red)):
+        return "a known failure passes: its line must go"
+    if red:
+        return f"not shown to be right: no discriminating case in {name_dtypes(red)}"
+    required = [t for t in tallies if t["aspect"] in run.required(backend)]
+    held = [t for t in required if t["verdict"] in JUDGED]
+    if not held:
+        reasons = {tally["reason"]: 1 for tally in required if tally["reason"]}
+        return f"not judged{f': {most_common(reasons)}' if reasons else ''}"
+    return describe_right(required, held)
+
+
+def wrong_cells(run: "Verification", tallies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the cells that failed and must not."""
+    return [tally for tally in tallies if run.is_red(tally) and is_failed(tally)]
+
+
+def is_failed(tally: dict[str, Any]) -> bool:
+    """Tell whether a cell failed, and not because a known failure passes."""
+    return tally["verdict"] == "failed" and not is_unexpected_pass(tally)
+
+
+def describe_right(required: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
+    """Say in which dtypes a backend is right, on how much evidence, and what was not judged."""
+    known = sum(tally["verdict"] == "known failure" for tally in held)
+    answers = [tally for tally in held if tally["aspect"] in ANSWER]
+    aspects = {tally["aspect"] for tally in answers}
+    what = "answer" if len(aspects) > 1 else next(iter(aspects), "contract")
+    evidence = number_of(sum(tally["cases"] for tally in answers), "case")
+    budget = max((tally["budget"] for tally in answers), default=0.0)
+    most = f", at most {format_budget(budget)} of the bound" if budget else ""
+    dtypes = {tally["dtype"] for tally in held}
+    left = [tally for tally in required if tally["dtype"] not in dtypes]
+    inside = sorted({words for tally in answers for words in tally.get("inside", ())})
+    return (
+        f"right in {name_dtypes(held)} ({what}: {evidence}{most})"
+        + (f", but for {number_of(known, 'cell')} known to fail" if known else "")
+        + (f"; {name_dtypes(left)} not judged" if left else "")
+        + (f"; it {', '.join(inside)}" if inside else "")
+    )
+
+
+def name_dtypes(tallies: list[dict[str, Any]]) -> str:
+    """Name the dtypes of cells, the widest first."""
+    found = {tally["dtype"] for tally in tallies}
+    return ", ".join(dtype for dtype in (*DTYPES, "bool") if dtype in found)
 
 
 def name_what_is_there(run: "Verification") -> Iterator[str]:
@@ -65,17 +153,30 @@ def lines_to_add(
     the line.
     """
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    seen: dict[tuple[str, str], str] = {}
     for tally in tallies:
         name = declaration(tally["reason"])
         if tally["verdict"] == "unsupported" and name:
+            reason, witness = split_witness(tally["reason"])
             reasons = found.setdefault((tally["backend"], name), {})
-            reasons.setdefault(tally["reason"], []).append(tally["dtype"])
+            reasons.setdefault(reason, []).append(tally["dtype"])
+            seen.setdefault((tally["backend"], reason), witness)
     for (backend, name), reasons in found.items():
         told = [f"{reason} ({', '.join(dict.fromkeys(d))})" for reason, d in reasons.items()]
         without = {dtype for dtypes in reasons.values() for dtype in dtypes}
         yield f"{backend} {'; '.join(told)}; if meant so, add"
+        witnesses = (seen[backend, reason] for reason in reasons)
+        yield from (f"  seen: {witness}" for witness in witnesses if witness)
         yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
     yield from describe_uncompiled(tallies)
+
+
+def split_witness(reason: str) -> tuple[str, str]:
+    """Split what a function computes in from the element that shows it."""
+    if not reason.startswith(COMPUTES_IN):
+        return reason, ""
+    head, _, witness = reason.partition(": ")
+    return head, witness
 
 
 def declaration(reason: str) -> str:
@@ -116,33 +217,36 @@ def see_its_import(backend: Any) -> Iterator[str]:
     yield f"next, it is a part of a package, judge it as one: {go}attnverify run {name}"
 
 
-def is_file(backend: Any) -> bool:
-    """Tell whether a backend is a file that is there."""
-    return backend.source.endswith(".py") and "FileNotFoundError" not in backend.broken
+def fails_in_python(backend: Any) -> bool:
+    """Tell whether Python shows why a file cannot be imported: CuPy compiles a kernel later."""
+    return backend.source.endswith(".py") and NOT_COMPILED not in backend.broken
 
 
 def failures_option(failures: str) -> str:
     return "" if failures == FAILURES else f" --failures {shlex.quote(failures)}"
 
 
-def for_backend(backend: Any) -> Iterator[str]:
+def for_backend(backend: Any, operations: tuple[str, ...] = ()) -> Iterator[str]:
     """Say what its author can do about a backend that could not be judged."""
     if backend.missing and backend.missing_package:
         yield (
             f"next, for {backend.source}: install the package {backend.missing_package}; what "
             "attnverify itself can use, and how to get it: attnverify doctor"
         )
-    elif (backend.broken or "").startswith("cannot be imported") and is_file(backend):
+    elif (backend.broken or "").startswith("cannot be imported") and fails_in_python(backend):
         yield from see_its_import(backend)
     elif (backend.broken or "").startswith("names no operation"):
-        yield from name_the_operation(backend)
+        asked = operations[0] if len(operations) == 1 else "OPERATION"
+        yield from name_the_operation(backend, asked)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
 
 
-def name_the_operation(backend: Any) -> Iterator[str]:
+def name_the_operation(backend: Any, operation: str) -> Iterator[str]:
     """Say how to tell which operation a function is that has a name of its own."""
     place = shlex.quote(backend.source)
     if parse_source(backend.source).function:
-        yield f"next, say which operation it is: attnverify run {place}=OPERATION"
+        yield f"next, say which operation it is: attnverify run {place}={operation}"
     elif HAS_OTHERS in backend.broken:
-        yield f"next, say which operation one of them is: attnverify run {place}:FUNCTION=OPERATION"
+        names = backend.broken.partition(HAS_OTHERS)[2].split(", ")
+        which, name = ("it", names[0].strip()) if len(names) == 1 else ("one of them", "FUNCTION")
+        yield f"next, say which operation {which} is: attnverify run {place}:{name}={operation}"

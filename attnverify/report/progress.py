@@ -1,8 +1,7 @@
 """
-Progress: one line on a terminal that says where a run is, in place of pytest's dots.
-
-Only somebody at a terminal sees it: pipes, logs and continuous integration get what they always
-got.
+Progress: on a terminal one line that says where a run is, in place of pytest's dots; with -v each
+verdict as it comes too, above that line or, in a pipe and a log, in place of the dots.
+There a short answer tells what fails the moment it is found.
 """
 
 import math
@@ -20,6 +19,8 @@ from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
+from attnverify.report.terminal_colours import fold, terminal_width
+from attnverify.verdicts.tally import NOT_MET
 
 FEW = 60
 """Cells of a run that has a line for each as it comes; of more those that fail have one."""
@@ -30,27 +31,109 @@ SECONDS = 0.1
 Status = tuple[str, Any, Any]
 
 
-def show_progress(config: pytest.Config, reporter: Any) -> bool:
+def progress_of(config: pytest.Config, reporter: Any, tells: bool) -> "Plugin | None":
     """
-    Tell whether somebody watches: a terminal, no continuous integration, and neither more words
-    asked for (-v) nor fewer (-q twice).
+    Choose what a run shows of itself while it lasts, and whether it ``tells`` each verdict; None
+    where pytest's dots or words do, and in the workers of pytest-xdist.
     """
-    alone = not os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ
-    return bool(
-        alone
-        and reporter is not None
-        and reporter.isatty
-        and config.getoption("verbose") in (0, -1)
-    )
+    is_worker = hasattr(config, "workerinput")  # a run that a worker starts has a pipe of its own
+    if is_worker or reporter is None or config.getoption("verbose") not in (0, -1):
+        return None
+    if reporter.isatty and not os.environ.get("CI"):
+        return Progress(reporter, tells)
+    if tells:
+        return Verdicts(reporter)
+    return FirstFailures(reporter) if config.getoption("verbose") < 0 else None
+
+
+class Verdicts:
+    """
+    Nobody watches: a plugin of one run that prints the verdicts of few cells as they come, and dots
+    of many; what reads the other end of a pipe has each at once.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        self.reporter, self.total = reporter, 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.count(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        self.count(len(ids))
+
+    def count(self, total: int) -> None:
+        self.total = total
+        if total <= FEW:
+            self.reporter._show_progress_info = False  # a percentage behind no dots
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for tally in tallies_of(report) if self.total <= FEW else ():
+            for line in fold(verdict_line(tally), terminal_width(sys.stdout)):
+                self.reporter.write_line(line)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> Generator[None, Status, Status]:
+        category, letter, word = yield
+        told = bool(tallies_of(report)) and self.total <= FEW
+        return category, "" if told else letter, word
+
+
+class FirstFailures(Verdicts):
+    """
+    Nobody watches, and few words are wanted: a plugin of one run that prints the first failure of
+    each aspect of an implementation the moment it is found. Of few cells nothing else
+    is shown, of many the dots.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        super().__init__(reporter)
+        self.told = set[tuple[str, ...]]()
+        self.is_alone = len(reporter.config.getoption("attn_backend") or ()) == 1
+
+    def pytest_runtest_logstart(self) -> None:
+        if self.total <= FEW:
+            self.end_line()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for tally in tallies_of(report) if report.failed else ():
+            what = tally["backend"], tally["implementation"], tally["aspect"]
+            if what not in self.told:
+                self.told.add(what)
+                self.end_line()
+                words = " ".join(verdict_line(tally).split())
+                if self.is_alone:  # the first line of the run names it
+                    words = words.replace(f" of {tally['backend']}: ", ": ", 1)
+                *lines, last = fold(words, terminal_width(sys.stdout))
+                for line in lines:
+                    self.reporter.write_line(line)
+                self.reporter.write(last, flush=True)
+
+    def end_line(self) -> None:
+        """End a line that dots, or a failure, have begun; pytest ends the last one."""
+        if self.reporter._tw.width_of_current_line:
+            self.reporter.write_line("")
+
+
+def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
+    """Return what a differential test has found, once it has."""
+    return [
+        cast(dict[str, Any], value)
+        for name, value in report.user_properties
+        if name == "tally" and report.when == "call"
+    ]
 
 
 class Progress:
     """
     A plugin of one run; under pytest-xdist it lives in the controller, which hears of every cell's
-    beginning and end.
+    beginning and end. It ``tells`` each verdict, or how many failed.
     """
 
-    def __init__(self, reporter: Any) -> None:
+    def __init__(self, reporter: Any, tells: bool) -> None:
+        self.tells = tells
         # while a cell is judged, pytest catches what is written to the usual one
         self.terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         self.display = Live(
@@ -89,15 +172,11 @@ class Progress:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += report.failed
-        tallies = [
-            cast(dict[str, int], value)
-            for name, value in report.user_properties
-            if name == "tally" and report.when == "call"
-        ]
+        tallies = tallies_of(report)
         self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies)
-        for tally in tallies:
+        for tally in tallies if self.tells else ():
             if self.total <= FEW or report.failed:
-                self.tell(verdict_line(tally))
+                self.tell(verdict_line(tally, report.failed))
 
     def tell(self, line: str) -> None:
         """Print a verdict above the line of progress, as it comes."""
@@ -142,13 +221,17 @@ class Progress:
         return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
 
 
-def verdict_line(tally: Mapping[str, Any]) -> str:
+Plugin = Progress | Verdicts | FirstFailures
+
+
+def verdict_line(tally: Mapping[str, Any], is_red: bool = True) -> str:
     """Format ``failed  values  float32  softmax of my_kernel: 3 of 54 cases: NaN``"""
     first = next(iter(str(tally["reason"]).splitlines()), "")
     kinds = [finding["kind"] for finding in tally["findings"]]
     why = "; ".join(kinds) if tally["verdict"] == "failed" else first
     told = f"{tally['implementation']} of {tally['backend']}" + (f": {why}" if why else "")
-    return f"{tally['verdict']:<13} {tally['aspect']:<12} {tally['dtype']:<8} {told}"
+    word = NOT_MET if tally["verdict"] == "failed" and not is_red else tally["verdict"]
+    return f"{word:<13} {tally['aspect']:<12} {tally['dtype']:<8} {told}"
 
 
 def clock(seconds: float) -> str:

@@ -6,7 +6,8 @@ side effects and hidden NaN on the values of the same implementation, an operati
 specification calls for it (softmax, attention, layer), everything on the adapter. What is left are
 the root causes: the same diagnosis, or the same kind of failure in the same region of the cases, is
 one cause, whatever dtypes, columns and implementations show it. They are told from the lowest rung
-upwards.
+upwards. What a run does not require is no root cause, comes behind them and blocks nothing that is
+required.
 """
 
 import inspect
@@ -19,8 +20,11 @@ from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
+from attnverify.options import ANSWER
+from attnverify.verdicts.tally import rung_of
 
 Tallied = dict[str, Any]
 """A tally as plain data (:meth:`attnverify.verdicts.columns.Tally.as_dict`)."""
@@ -78,11 +82,17 @@ class Symptom:
     def diagnoses(self) -> frozenset[str]:
         return self.finding.causes
 
+    @property
+    def is_joint(self) -> bool:
+        """Whether all its mistakes together explain it, and none alone."""
+        return self.finding.cause is not None and self.finding.cause.together
+
 
 @dataclass
 class RootCause:
     """
-    A root cause: what the cells that show it have in common, and the failed cells that wait for it.
+    A root cause: what the cells that show it have in common, and the failed cells that wait for it;
+    or the same of what is not ``required``.
     """
 
     words: str
@@ -91,13 +101,17 @@ class RootCause:
     cells: list[Tallied] = field(default_factory=list)
     blocked: list[Tallied] = field(default_factory=list)
     signs: list[Symptom] = field(default_factory=list)
+    required: bool = True
+    brief: str = ""
+    """Without the region in which it was seen."""
 
     def as_dict(self) -> dict[str, Any]:
         named = {
             "cells": [name_of(tally) for tally in self.cells],
             "blocked": [name_of(tally) for tally in self.blocked],
         }
-        about = {"cause": self.words, "backend": self.backend, "rung": self.rung}
+        about: dict[str, Any] = {"cause": self.words, "backend": self.backend, "rung": self.rung}
+        about |= {"required": self.required}
         return about | named | {"representative": name_of(self.shown_by)}
 
     @property
@@ -117,19 +131,27 @@ def name_of(tally: Tallied) -> str:
     return f"{tally['implementation']} {tally['dtype']} {tally['aspect']}"
 
 
-def triage(tallies: list[Tallied]) -> list[RootCause]:
+Requires = Callable[[Tallied], bool]
+"""Whether a cell that failed makes the run a failure."""
+
+
+def everything(tally: Tallied) -> bool:
+    return True
+
+
+def triage(tallies: list[Tallied], requires: Requires = everything) -> list[RootCause]:
     """
-    Find the root causes of the failed cells, by backend and from the lowest rung upwards; each
-    failed cell is in one of them at least.
+    Find the root causes of the failed cells, by backend and from the lowest rung upwards, behind
+    them what is not required; each failed cell is in one of them at least.
     """
     found: list[RootCause] = []
     for backend in dict.fromkeys(tally["backend"] for tally in tallies):
         own = [tally for tally in tallies if tally["backend"] == backend]
-        found += sorted(causes_of(own), key=lambda cause: LEVELS.index(cause.rung))
-    return found
+        found += sorted(causes_of(own, requires), key=lambda cause: LEVELS.index(cause.rung))
+    return sorted(found, key=lambda cause: not cause.required)
 
 
-def causes_of(tallies: list[Tallied]) -> list[RootCause]:
+def causes_of(tallies: list[Tallied], requires: Requires) -> list[RootCause]:
     """Find the root causes of one backend, from all its tallies."""
     signs = [
         sign for tally in tallies if tally["verdict"] == "failed" for sign in symptoms_of(tally)
@@ -138,25 +160,60 @@ def causes_of(tallies: list[Tallied]) -> list[RootCause]:
     above = {
         sign: blocker
         for sign in signs
-        if (blocker := next((other for other in signs if blocks(other, sign)), None))
+        if (
+            blocker := next(
+                (
+                    other
+                    for other in signs
+                    if blocks(other, sign) and (requires(other.tally) or not requires(sign.tally))
+                ),
+                None,
+            )
+        )
     }
     groups: list[list[Symptom]] = []
     for sign in signs:
         if sign not in above:
             joined = [
-                group for group in groups if any(have_same_cause(other, sign) for other in group)
+                group
+                for group in groups
+                if requires(group[0].tally) == requires(sign.tally)
+                and any(have_same_cause(other, sign) for other in group)
             ]
             groups = [group for group in groups if group not in joined] + [
                 [*(s for group in joined for s in group), sign]
             ]
-    causes = [cause_of(group, tallies) for group in groups]
-    cause = {sign: cause for group, cause in zip(groups, causes, strict=True) for sign in group}
+    named = [part for group in groups for part in split_by_mistake(group)]
+    causes = [cause_of(name, signs, tallies, requires(signs[0].tally)) for name, signs in named]
+    cause = {
+        sign: found
+        for (_, signs), found in [*zip(named, causes, strict=True)][::-1]
+        for sign in signs
+    }
     shown = [id(tally) for cause in causes for tally in cause.cells]
     for sign in above:
         waiting = cause[find_root(sign, above)].blocked
         if id(sign.tally) not in shown and sign.tally not in waiting:
             waiting.append(sign.tally)
     return causes
+
+
+def split_by_mistake(group: list[Symptom]) -> list[tuple[str, list[Symptom]]]:
+    """
+    Part a group by the fewest mistakes that explain all its signs: two signs may have a third in
+    common and no mistake, and one may need several. What names none goes with the first.
+    """
+    needed = {name for sign in group if sign.is_joint for name in sign.diagnoses}
+    others = [s.diagnoses for s in group if not s.is_joint and not s.diagnoses & needed]
+    names = (*sorted(needed), *smallest_cover(others))
+    if len(names) < 2:
+        return [("", group)]
+    parts: dict[str, list[Symptom]] = {}
+    for sign in group:
+        own = [name for name in names if name in sign.diagnoses] or [names[0]]
+        for name in own if sign.is_joint else own[:1]:
+            parts.setdefault(name, []).append(sign)
+    return list(parts.items())
 
 
 def find_root(sign: Symptom, above: dict[Symptom, Symptom]) -> Symptom:
@@ -174,8 +231,32 @@ def symptoms_of(tally: Tallied) -> list[Symptom]:
 
 
 def blocks(lower: Symptom, upper: Symptom) -> bool:
-    """Tell whether the upper cell need not be looked at before the lower one is right."""
-    return is_prerequisite(lower.tally, upper.tally) and not are_unrelated(lower, upper)
+    """
+    Tell whether the upper cell need not be looked at before the lower one is right. Nobody knows
+    whether an operation calls the one that the specification calls: only the same trouble waits.
+    """
+    if is_explained_check(lower, upper):
+        return True
+    if not is_prerequisite(lower.tally, upper.tally) or are_unrelated(lower, upper):
+        return False
+    is_own = lower.operation == upper.operation or lower.tally["blocked"]
+    return is_own or lower.kind == upper.kind or bool(lower.diagnoses & upper.diagnoses)
+
+
+def is_explained_check(lower: Symptom, upper: Symptom) -> bool:
+    """
+    Tell whether the upper sign is that of a check of the values, a long sequence or a factor, whose
+    own numbers are not diagnosed, where those of a case are.
+    """
+    is_check = upper.finding.record is not None and upper.finding.record.check is not None
+    alike = ("backend", "implementation", "aspect")
+    return (
+        is_check
+        and not upper.diagnoses
+        and bool(lower.diagnoses)
+        and upper.tally["aspect"] in ANSWER
+        and all(lower.tally[name] == upper.tally[name] for name in alike)
+    )
 
 
 def is_prerequisite(lower: Tallied, upper: Tallied) -> bool:
@@ -207,11 +288,9 @@ DEPENDENT_ASPECTS = {
 
 def are_unrelated(one: Symptom, other: Symptom) -> bool:
     """Two regions that have nothing in common, or two diagnoses of which none is the same."""
-    if one.diagnoses & other.diagnoses:
-        return False
-    if one.region and other.region:
-        return not one.subjects & other.subjects
-    return bool(one.diagnoses and other.diagnoses)
+    if one.diagnoses and other.diagnoses:
+        return not one.diagnoses & other.diagnoses
+    return bool(one.region and other.region and not one.subjects & other.subjects)
 
 
 def have_same_cause(one: Symptom, other: Symptom) -> bool:
@@ -237,8 +316,7 @@ def operations_used_by(operation: str) -> frozenset[str]:
     List the operations that the specification calls for this one, and, for a layer, the attentions
     that are made of nothing else.
     """
-    called = frozenset(called_operations(CATALOGUE[operation].specification))
-    inner = called.union(*(operations_used_by(name) for name in called))
+    inner = frozenset(operations_inside(operation))
     if operation not in LAYERS:
         return inner
     return inner | {
@@ -248,17 +326,27 @@ def operations_used_by(operation: str) -> frozenset[str]:
     }
 
 
+def operations_inside(operation: str) -> set[str]:
+    """List what an operation calls, and what that calls, without the operation."""
+    met, to_read = {operation}, [operation]
+    while to_read:
+        called = {*called_operations(CATALOGUE[to_read.pop()].specification)} - met
+        met |= called
+        to_read += called
+    return met - {operation}
+
+
 def called_operations(
     function: Callable[..., Any], met: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """
-    Yield the operations whose names stand in a function of the specification, or in those of its
-    own that it calls.
+    Yield the operations that a function of the specification calls, or those of its own that it
+    calls. A name of theirs in a library (``torch.nn.functional.softmax``) is none.
     """
     function = inspect.unwrap(function)
     for name in names_in(function.__code__):
         own = getattr(sys.modules[function.__module__], name, None)
-        if name in CATALOGUE:
+        if name in CATALOGUE and inspect.isfunction(own):
             yield name
         elif (
             inspect.isfunction(own)
@@ -278,33 +366,42 @@ def names_in(code: Any) -> set[str]:
 # What is told
 
 
-def cause_of(signs: list[Symptom], tallies: list[Tallied]) -> RootCause:
+def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: bool) -> RootCause:
     """
-    Name what the signs of a group have in common: the mistake that most of them name, else the
-    first one's kind; and the region of the first that names it.
+    Name what the signs of a group have in common: the mistake of this name or that most of them
+    name, else the first one's kind; and the region of the first that names it.
     """
-    first, mistake = signs[0], named_most(signs)
+    first, mistake = signs[0], named_most(signs, name)
     cells = list({id(sign.tally): sign.tally for sign in signs}.values())
     region = next(
         (s.region for s in signs if mistake and mistake.name in s.diagnoses), first.region
     )
-    where = f" when {' and '.join(region)}" if region else ""
+    where = f"when {' and '.join(region)}" if region else ""
+    seen = f" (seen {where})" if mistake else f" {where}"  # a mistake is a sentence of its own
     return RootCause(
-        f"{mistake.words if mistake else first.kind}{where}",
+        f"{mistake.words if mistake else first.kind}{seen if where else ''}",
         first.tally["backend"],
         level_of(first, cells, tallies),
         cells,
         signs=signs,
+        required=required,
+        brief=mistake.words if mistake else shortened(str(first.finding.cause or first.kind)),
     )
 
 
-def named_most(signs: list[Symptom]) -> Explanation | None:
-    """Find the mistake that most diagnoses name, as the first that does has it."""
+def shortened(cause: str) -> str:
+    """Leave of what was seen the first thing, without the case in which it was."""
+    return cause.removeprefix("wrong: ").partition(" (seen")[0].partition("; ")[0]
+
+
+def named_most(signs: list[Symptom], name: str = "") -> Explanation | None:
+    """Find the mistake of this name, or that most diagnoses name, as the first that does has it."""
     named = [
         explanation
         for sign in signs
         if sign.finding.cause
         for explanation in sorted(sign.finding.cause.explanations, key=attrgetter("name"))
+        if name in ("", explanation.name)
     ]
     names = [explanation.name for explanation in named]
     return max(named, key=lambda explanation: names.count(explanation.name), default=None)
@@ -351,21 +448,56 @@ def format_root_causes(causes: list[RootCause]) -> list[str]:
     Format ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that
     show it and those that wait for it.
     """
-    if not causes:
-        return []
-    waiting = sum(len(cause.blocked) for cause in causes)
-    found = [
-        f"triage: {pluralize(len(causes), 'root cause')}, {pluralize(waiting, 'cell')} blocked by "
-        f"{'it' if len(causes) == 1 else 'them'}"
-    ]
-    for number, cause in enumerate(causes, 1):
+    required = [cause for cause in causes if cause.required]
+    need_not = [cause for cause in causes if not cause.required]
+    found = []
+    if required:
+        waiting = sum(len(cause.blocked) for cause in required)
+        found.append(
+            f"triage: {pluralize(len(required), 'root cause')}, {pluralize(waiting, 'cell')} "
+            f"blocked by {'it' if len(required) == 1 else 'them'}"
+        )
+    for number, cause in enumerate(required, 1):
         found.append(f"{number:>3}. {cause.backend}, {cause.rung}: {cause.words}")
         if cause.rung == "adapter":
             found.append(f"       blocks   every cell: {pluralize(len(cause.cells), 'cell')}")
             continue
-        found += [f"       shown by {line}" for line in group_by_dtype(cause.cells)]
-        found += [f"       blocks   {line}" for line in group_by_dtype(cause.blocked)]
+        found += format_cells(cause, "shown by")
+    if need_not:
+        cells = (cell for cause in need_not for cell in (*cause.cells, *cause.blocked))
+        rung = rung_of({cell["aspect"] for cell in cells})
+        found.append(f"not required, and no failure of this run; to require it: --require {rung}")
+    for cause in need_not:
+        found += [f"     {cause.backend}: {cause.words}", *format_cells(cause, "not met ")]
     return found
+
+
+def format_cells(cause: RootCause, word: str) -> list[str]:
+    """Format the cells that show a cause, and those that wait for it with what they show."""
+    waiting = dict[str, list[Tallied]]()
+    for tally in cause.blocked:
+        waiting.setdefault(own_words(tally, cause), []).append(tally)
+    return [f"       {word} {line}" for line in group_by_dtype(cause.cells)] + [
+        f"       blocks   {line}{words}"
+        for words, tallies in waiting.items()
+        for line in group_by_dtype(tallies)
+    ]
+
+
+def own_words(tally: Tallied, cause: RootCause) -> str:
+    """Say what a waiting cell shows, where that is another thing than the cause."""
+    signs = symptoms_of(tally)
+    known = {name for sign in cause.signs for name in sign.diagnoses}
+    kinds = {sign.kind for sign in cause.signs}
+    other = [s for s in signs if not (s.diagnoses & known or (s.kind in kinds and not s.diagnoses))]
+    told = dict.fromkeys(str(cause_words(sign)) for sign in other)
+    return f": {'; '.join(told)}" if told else ""
+
+
+def cause_words(sign: Symptom) -> str:
+    """Name the mistake that a sign is taken for, else what it shows."""
+    mistake = named_most([sign])
+    return mistake.words if mistake else sign.finding.symptom
 
 
 def format_weak_cells(tallies: list[Tallied]) -> list[str]:
@@ -402,6 +534,6 @@ def group_by_dtype(tallies: list[Tallied]) -> list[str]:
     ]
 
 
-def representative_cells(tallies: list[Tallied]) -> list[Tallied]:
+def representative_cells(tallies: list[Tallied], requires: Requires = everything) -> list[Tallied]:
     """Find the failed cells whose findings are worth reading: one of each cause."""
-    return [cause.shown_by for cause in triage(tallies)]
+    return [cause.shown_by for cause in triage(tallies, requires)]

@@ -14,13 +14,14 @@ from rich.text import Text
 from attnverify.backends.loader import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.inputs.given import describe_file
+from attnverify.inputs.given import describe_file, notes_of_file
 from attnverify.judge.comparison import format_budget
 from attnverify.machine import describe_machine
 from attnverify.options import ANSWER
 from attnverify.report.json_report import known_kinds, package_versions
-from attnverify.report.root_causes import SHORT_DTYPES
+from attnverify.report.root_causes import SHORT_DTYPES, Requires, everything
 from attnverify.report.terminal_colours import colourize
+from attnverify.verdicts.tally import NOT_MET
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
@@ -28,13 +29,11 @@ if TYPE_CHECKING:
 
 def header(run: "Verification") -> list[str]:
     """Profile and seed, the machine, backends with their device and library versions."""
-    lines = [
-        f"attnverify: profile {run.options.profile} ({run.options.cases} cases), seed "
-        f"{run.options.seed}, {package_versions()}"
-    ]
+    drawn = f"profile {run.options.profile} ({run.options.cases} cases), seed {run.options.seed}"
+    judged = "your own arrays, one call" if run.options.inputs else drawn
+    lines = [f"attnverify: {judged}, {package_versions()}"]
     lines += [f"  {name}: {words}" for name, words in describe_machine().items()]
-    if path := run.options.inputs:
-        lines.append(f"  {path}: {describe_file(CATALOGUE[run.operations[0]], path)}")
+    lines += describe_given(run)
     for backend in run.backends:
         state = (
             f"broken ({backend.broken})"
@@ -47,6 +46,14 @@ def header(run: "Verification") -> list[str]:
         lines.append(f"  {backend.source}: {state or found}")
         lines += [f"    note: {note}" for note in backend.notes]
     return lines
+
+
+def describe_given(run: "Verification") -> list[str]:
+    """Say what the arrays of --inputs are, where there are any, and what to know of them."""
+    if not (path := run.options.inputs):
+        return []
+    told = describe_file(CATALOGUE[run.operations[0]], path)
+    return [f"  {path}: {told}", *(f"    note: {note}" for note in notes_of_file(path))]
 
 
 def count_implementations(backend: Backend) -> str:
@@ -112,7 +119,10 @@ def has_budget(tally: dict[str, Any]) -> bool:
 
 
 def format_table(
-    tallies: list[dict[str, Any]], width: int | None = None, colour: bool = False
+    tallies: list[dict[str, Any]],
+    width: int | None = None,
+    colour: bool = False,
+    requires: Requires = everything,
 ) -> list[str]:
     """
     Write one line for each operation and implementation; dtypes of the same verdicts share it, the
@@ -127,7 +137,7 @@ def format_table(
     ``width`` is that of a terminal: where a line would be longer, each row has two. Without it
     every row has one.
     """
-    rows, summary = group_rows(tallies), summary_line(tallies)
+    rows, summary = group_rows(tallies, requires), summary_line(tallies, requires)
     if not rows:
         return [summary]
     names = [
@@ -153,13 +163,33 @@ def _without_repeats(cells: list[list[str]]) -> list[list[str]]:
 def _in_two_lines(rows: list[Row], names: list[str], width: int, colour: bool) -> list[str]:
     """Put the operation, the implementation and its budgets above the verdicts and counts."""
     indent = "  "
+    if sum(len(word) + 2 for word in widest_words(rows, names)) > width - len(indent):
+        return [colourize(line, colour) for line in _in_words(rows, names, width)]
     heads = [name.replace(" ", "\n").replace("discrimi", "discrimi-\n") for name in names]
     cells = [row.in_columns(names) for row in rows]
     lines = _render_lines(heads, cells, colour, width - len(indent))
-    found = ["operation of implementation: dtypes with the worst budget used"]
+    found = wrap("operation of implementation: dtypes with the worst budget used", width)
     found += [indent + line for line in lines[: -len(rows)]]
     for row, line in zip(rows, lines[-len(rows) :], strict=True):
         found += [*wrap(row.title, width, subsequent_indent=2 * indent), indent + line]
+    return found
+
+
+def widest_words(rows: list[Row], names: list[str]) -> list[str]:
+    """Find the widest word of each column, heads included, which may be broken between words."""
+    heads = [max(name.replace("discriminating", "discrimi-").split(), key=len) for name in names]
+    columns = zip(heads, *(row.in_columns(names) for row in rows), strict=True)
+    return [max(words, key=len) for words in columns]
+
+
+def _in_words(rows: list[Row], names: list[str], width: int) -> list[str]:
+    """Write each row as a sentence, where its columns have no room."""
+    found = list[str]()
+    for row in rows:
+        told = dict(zip(names, row.in_columns(names), strict=True))
+        words = [f"{name} {word}" for name, word in told.items() if word != "-"]
+        found += wrap(row.title, width, subsequent_indent="    ")
+        found += wrap("; ".join(words), width, initial_indent="  ", subsequent_indent="  ")
     return found
 
 
@@ -190,7 +220,7 @@ def _render_lines(
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
-def group_rows(tallies: list[dict[str, Any]]) -> list[Row]:
+def group_rows(tallies: list[dict[str, Any]], requires: Requires) -> list[Row]:
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in tallies:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
@@ -205,7 +235,7 @@ def group_rows(tallies: list[dict[str, Any]]) -> list[Row]:
         ),
     ):
         verdicts = {
-            tally["aspect"]: KNOWN.get(tally["kind"], WORDS[tally["verdict"]]) for tally in aspects
+            tally["aspect"]: KNOWN.get(tally["kind"], word_of(tally, requires)) for tally in aspects
         }
         rows.setdefault(
             (operation, label, *sorted(verdicts.items())), Row(operation, label, verdicts)
@@ -220,6 +250,14 @@ WORDS = {
     "known failure": "known",
     "unsupported": "unsupported",
 }
+
+
+def word_of(tally: dict[str, Any], requires: Requires) -> str:
+    """The verdict on a cell in a word."""
+    need_not = tally["verdict"] == "failed" and not requires(tally)
+    return NOT_MET if need_not else WORDS[tally["verdict"]]
+
+
 KNOWN = {"limitation": "limitation", "nonconformance": "nonconform"}
 """Known failures whose kind is told; the others are *known*."""
 
@@ -230,12 +268,14 @@ def catalogue_index(operation: str) -> int:
     return list(CATALOGUE).index(operation)
 
 
-def summary_line(tallies: list[dict[str, Any]]) -> str:
+def summary_line(tallies: list[dict[str, Any]], requires: Requires = everything) -> str:
     """
     Give ``412 cells: 400 passed, 2 failed, 8 known failure (3 limitation), 2 unsupported; 51234
     cases, 49876 discriminating; 9120 checks``
     """
+    need_not = sum(word_of(tally, requires) == NOT_MET for tally in tallies)
     count = {word: sum(tally["verdict"] == word for tally in tallies) for word in WORDS}
+    count |= {"failed": count["failed"] - need_not, f"{NOT_MET} (not required)": need_not}
     kinds = ", ".join(
         f"{number} {kind}" for kind, number in known_kinds(tallies).items() if kind in KNOWN
     )

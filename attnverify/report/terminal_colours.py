@@ -18,6 +18,7 @@ COLOURS = {
     "nonconform": "33",
     "limitation": "33",
     "missing": "33",
+    "not met": "33",
 }
 WORD = re.compile(rf"\b({'|'.join(COLOURS)})\b")
 
@@ -34,13 +35,19 @@ def use_colour(stream: TextIO) -> bool:
     )
 
 
-def terminal_width(stream: TextIO) -> int | None:
-    """Read the columns of the terminal that a stream is, or as COLUMNS says; None without both."""
+OF_A_LOG = 100
+"""As wide as lines are that go to a file, a pipe or the log of a workflow."""
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Read the columns of the terminal that a stream is, or as COLUMNS says; or those of a log."""
     asked = os.environ.get("COLUMNS", "").isdecimal()
-    return shutil.get_terminal_size().columns if asked or stream.isatty() else None
+    return shutil.get_terminal_size().columns if asked or stream.isatty() else OF_A_LOG
 
 
-COPIED = re.compile(r"^(.*?:) ((?:attnverify|python|FEATURES) .*|\S.* : <reason>)(?: +(\(.*))?$")
+COPIED = re.compile(
+    r"^(.*?:) ((?:attnverify|python) .*|[A-Z][A-Z_]+ = .*|\S.* : <reason>)(?: +(\(.*))?$"
+)
 """Words, what somebody will copy, words again."""
 
 COLUMN = re.compile(r"^ *\S+(?: \S+)* {2,}(?=\S)")
@@ -70,8 +77,18 @@ def fold(line: str, width: int | None) -> list[str]:
     )
 
 
+def has_copied(line: str) -> bool:
+    """Tell whether a line ends in what somebody will copy."""
+    return bool(COPIED.match(line))
+
+
 def fold_lines(lines: Iterable[str], width: int | None) -> list[str]:
     return [part for line in lines for part in fold(line, width)]
+
+
+def fold_words(words: str, width: int | None, head: str = "Error: ") -> str:
+    """Fold a sentence that somebody else prints behind a head."""
+    return "\n".join(fold_lines(f"{head}{words}".splitlines(), width)).removeprefix(head)
 
 
 def print_folded(lines: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from attnverify.backends.source import parse_source
 from attnverify.options import REQUIRED
 from attnverify.report.readme_matrix import readme_matrix
 from attnverify.report.table import summary_line
@@ -28,21 +29,22 @@ def annotate(report: Report, require: str = "answer") -> Iterator[str]:
     sources = {backend["name"]: backend["source"] for backend in report["backends"]}
     for backend in report["backends"]:
         if trouble := backend["broken"] or backend["missing"]:
-            yield command("error", backend["source"], 1, "not judged", trouble)
+            place = find_file(backend["source"]), backend.get("line", 1)
+            yield command("error", *place, "not judged", trouble)
     for tally in failures(report):
-        source = sources.get(tally["backend"], "")
+        path, line = find_place(sources.get(tally["backend"], ""), tally)
         level = "error" if tally["aspect"] in REQUIRED[require] else "warning"
         title = f"{tally['implementation']} in {tally['dtype']}: {tally['aspect']}"
-        yield command(level, source, find_line(source, tally), title, tally["reason"])
+        yield command(level, path, line, title, tally["reason"])
 
 
 def failures(report: Report) -> list[Tally]:
     return [tally for tally in report["tallies"] if tally["verdict"] == "failed"]
 
 
-def command(level: str, file: str, line: int, title: str, message: str) -> str:
+def command(level: str, path: str, line: int, title: str, message: str) -> str:
     """Write a workflow command; what would end it early is escaped as the runner wants it."""
-    place = f"file={escape(file, ':,')},line={line}," if file.endswith(".py") else ""
+    place = f"file={escape(path, ':,')},line={line}," if path else ""
     return f"::{level} {place}title={escape(title, ':,')}::{escape(message)}"
 
 
@@ -52,19 +54,53 @@ def escape(text: str, more: str = "") -> str:
     return text
 
 
-def find_line(source: str, tally: Tally) -> int:
-    """Find the line of the function that was judged, 1 where the file does not say."""
+def find_file(source: str) -> str:
+    """
+    Find the file of a backend that was named as a file, as one of its functions, as a folder or as
+    a module, from where we are if it lies below; "" where there is none.
+    """
+    place = parse_source(source).place
+    if place.endswith(".py"):
+        return place
+    if place and (Path(place) / "__init__.py").is_file():
+        return (Path(place) / "__init__.py").as_posix()
+    below = Path(*place.split("."))
+    found = (below.with_suffix(".py"), below / "__init__.py")
+    return next((path.as_posix() for path in found if path.is_file()), "")
+
+
+def find_place(source: str, tally: Tally) -> tuple[str, int]:
+    """
+    Find the file and the line of what was judged: a function, or an assigned name; of a package the
+    file of it that has them. Line 1 where none says; of a file with one function that one's.
+    """
+    path = find_file(source)
+    own = parse_source(source).function.rpartition(".")[2]
+    judged = (tally["implementation"], f"{tally['operation']}_{tally['how']}")
+    names = (own, *judged, tally["operation"])
+    rest = Path(path).parent.glob("*.py") if path.endswith("__init__.py") else ()
+    lines: dict[str, int] = {}
+    for file in dict.fromkeys((path, *sorted(each.as_posix() for each in rest))):
+        lines = lines_of_names(file)
+        if found := next((lines[name] for name in names if name in lines), 0):
+            return file, found
+    return path, next(iter(lines.values())) if len(lines) == 1 else 1
+
+
+def lines_of_names(path: str) -> dict[str, int]:
+    """Give the line of each function, class and assigned name of a file."""
     try:
-        tree = ast.parse(Path(source).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return 1
-    names = (tally["implementation"], f"{tally['operation']}_{tally['how']}", tally["operation"])
-    lines = {
-        node.name: node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    }
-    return next((lines[name] for name in names if name in lines), 1)
+        return {}
+    found = dict[str, int]()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node.lineno
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            found |= {name: node.lineno for name in names if name.islower()}
+    return found
 
 
 def summarise(report: Report) -> Iterator[str]:

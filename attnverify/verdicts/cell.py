@@ -96,7 +96,8 @@ def run_order(cell: Cell) -> tuple[int, int]:
     Tell where a cell comes in a run: operations in the catalogue's order, the widest dtype first.
     """
     dtypes = cell.implementation.operation.dtypes
-    return RUN_ORDER[cell.implementation.operation.name], dtypes.index(cell.dtype)
+    place = RUN_ORDER.get(cell.implementation.operation.name, len(RUN_ORDER))
+    return place, dtypes.index(cell.dtype)
 
 
 RUN_ORDER = {name: place for place, name in enumerate(CATALOGUE)}

@@ -18,7 +18,6 @@ from attnverify.backends.loader import Implementation
 from attnverify.backends.round_trip import check_round_trip
 from attnverify.checks.calls_of_check import calls_of_check
 from attnverify.checks.registry import Check, checks, concerns, find_check
-from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.evidence import Evidence, picture_of_error
 from attnverify.failures.finding import NOT_REFUSED, Finding, KnownFailureLine
 from attnverify.failures.known_failures import KnownFailure
@@ -29,7 +28,7 @@ from attnverify.judge import state_guard
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE, Disagreement, Unsupported
 from attnverify.judge.invoke import announce
-from attnverify.judge.process_state import Values
+from attnverify.judge.module_contents import Values
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
@@ -161,8 +160,7 @@ def run_checks(cell: Cell, implementation: Implementation, options: Options) -> 
             record = FailureRecord.of_check(implementation, cell.dtype, cell.aspect, named)
             name, offer = named["name"], offer_of_cell(cell, f"({named['name']})")
             found = describe_recorded(name, str(error), record, implementation, options, error)
-            cause = find_narrow_partials(implementation, cell.dtype, check)
-            tally.findings.append(replace(found, offer=offer, cause=cause))
+            tally.findings.append(replace(found, offer=offer))
     return tally
 
 

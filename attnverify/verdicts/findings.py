@@ -10,6 +10,7 @@ from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
+from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.evidence import (
     DrawnCase,
     Evidence,
@@ -118,7 +119,10 @@ def describe_failure(
         what,
         share=share,
         message=str(error),
-        cause=None if depends else cause_of(failures, [*failing, case], others, budget),
+        cause=None
+        if depends
+        else find_narrow_partials(implementation, case)
+        or cause_of(failures, [*failing, case], others, budget),
         record=record,
         evidence=Evidence(
             picture_of_error(record.operation, error),

@@ -3,24 +3,49 @@ Draws fitted to what a file says that it takes: in place of a recipe that its FE
 nearest one that they do not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 from attnverify.backends.declarations import CAUSAL_ALONE, SWITCHES
+from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
 
-__all__ = ["CAUSAL", "fitted_recipes", "limits_draws"]
+__all__ = ["CAUSAL", "fitted_real", "fitted_recipes", "limits_draws", "untaken_features"]
 
 CAUSAL = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
 """The mask of a kernel that knows no other."""
 
 
+LIMITS = ("E != D", "N != M", "dropout", "float mask", "mask")
+"""The features by which refused calls are told from judged ones, what calls have first of all."""
+
+
+def untaken_features(
+    judged: Iterable[frozenset[str]], refused: Iterable[frozenset[str]]
+) -> dict[str, bool]:
+    """
+    Find the features that explain why calls were refused, as FEATURES would say it: in the order of
+    LIMITS, those that no judged call has and that a refused call has which none before explains.
+    """
+    taken, left = frozenset[str]().union(*judged), set(refused)
+    found = dict[str, bool]()
+    for name in LIMITS:
+        if name not in taken and any(name in features for features in left):
+            found[name] = False
+            left = {features for features in left if name not in features}
+    return found
+
+
+UNDRAWN = ("gradient", "weights", "lse")
+"""The features of results, which no draw has or has not."""
+
+
 def limits_draws(features: Mapping[str, Any]) -> bool:
     """Tell whether a file's FEATURES say of what is drawn that it does not take it."""
-    limits = [features.get(name) for name in SWITCHES if name not in ("gradient", "weights")]
+    limits = [features.get(name) for name in SWITCHES if name not in UNDRAWN]
     return "width" in features or any(limit in (False, CAUSAL_ALONE) for limit in limits)
 
 
@@ -28,6 +53,16 @@ def fitted_recipes(recipes: Sequence[Recipe], features: Mapping[str, Any]) -> tu
     """Fit each recipe; widths take turns."""
     widths = cycle(features.get("width") or (None,))
     return tuple(_fitted(recipe, features, next(widths)) for recipe in recipes)
+
+
+def fitted_real(recipes: Sequence[Recipe], features: Mapping[str, Any]) -> tuple[Recipe, ...]:
+    """Fit real calls; what would have many more pairs, as few queries of a cache, is left out."""
+    pairs = zip(recipes, fitted_recipes(recipes, features), strict=True)
+    return tuple(new for old, new in pairs if pair_count(new) <= max(pair_count(old), PAIRS))
+
+
+PAIRS = 2**18
+"""Queries times keys of an everyday call."""
 
 
 def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> Recipe:

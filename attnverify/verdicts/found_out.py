@@ -1,26 +1,33 @@
 """
 What a backend does and does not say: that it computes in a narrower dtype than its inputs have,
-that it does not take a dtype at all, and which sizes it supports.
+that it does not take a dtype at all, which sizes it supports, and the order of its axes.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
+from attnverify.backends.array_libraries import by_autograd
+from attnverify.backends.declarations import STRICT
 from attnverify.backends.loader import Implementation
+from attnverify.backends.terms import TERMS, line_of, translated
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import is_right, judge
 from attnverify.judge.observation import Observation, arrays, observe_one
+from attnverify.precision import find_fields
 from attnverify.reference.oracle import evaluate_spec
 
 NARROWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
@@ -34,6 +41,9 @@ DOES_NOT_TAKE = "does not take"
 
 ABOUT_DTYPES = (COMPUTES_IN, DOES_NOT_TAKE)
 """Beginnings of the reasons that DTYPES may declare."""
+
+FIRST_ASKED = 8
+"""Where narrower arithmetic explains none of the first failing cases, the others are not asked."""
 
 ASKED = 3
 """Failing cases that are judged once more in float32, to tell the dtype from other causes."""
@@ -74,7 +84,6 @@ def _describe_type_error(implementation: Implementation, case: Case) -> str:
         if error.kind.startswith("raised") and (about_types or "not implemented for" in words):
             return words
         library = implementation.backend.library
-        library = implementation.backend.library
         promotes = isinstance(error, WrongDtype) and error.got in ("float32", "float64")
         return words if promotes and library is not None and library.name == "numpy" else ""
     return ""
@@ -91,48 +100,158 @@ def _kind_of_failure(implementation: Implementation, case: Case) -> str:
     return ""
 
 
-def find_narrower(implementation: Implementation, case: Case) -> str:
+@dataclass(frozen=True)
+class Narrower:
     """
-    Find the dtype in which a function computes whose answer is wrong in the dtype of its inputs; ""
-    where the error is larger than that explains.
+    A dtype in which a function computes, an element that shows it, and the cases that it explains.
+    """
+
+    dtype: str
+    witness: str
+    explained: frozenset[Case]
+
+    def __str__(self) -> str:
+        return f"{COMPUTES_IN} {self.dtype}: {self.witness}"
+
+
+def find_narrower(
+    implementation: Implementation, failing: list[Case], passing: list[Case]
+) -> Narrower | None:
+    """
+    Find the dtype in which a function computes whose answers are wrong in the dtype of its inputs.
+
+    It takes a witness: an element that is wrong in the dtype of the inputs, and within a bound of
+    the narrower dtype that excludes 0. And nobody against it: PRECISION speaks of no other
+    arithmetic, and no case holds a right number that the narrower dtype cannot hold.
+    """
+    if is_claimed(implementation, failing[0].dtype):
+        return None
+    for dtype in NARROWER.get(failing[0].dtype, ()):
+        found = _explain_cases(implementation, failing, dtype)
+        if found and not any(_refutes(implementation, case, dtype) for case in passing):
+            return found
+    return None
+
+
+def is_claimed(implementation: Implementation, dtype: str) -> bool:
+    """
+    Tell whether PRECISION speaks of a dtype: the wide format of a preset is float32, and what means
+    float64 names it.
+    """
+    declared, names = implementation.backend.precision, (implementation.operation.name,)
+    fields = find_fields(declared, *names, implementation.name, dtype)
+    if dtype == "float32":
+        return bool(fields)
+    others = find_fields(declared, *names, implementation.name, "any other")
+    return fields != others or any(str(x).startswith(dtype) for x in fields.values())
+
+
+def _explain_cases(
+    implementation: Implementation, failing: list[Case], dtype: str
+) -> Narrower | None:
+    """Find what arithmetic in a dtype explains; None without a witness, or with one against it."""
+    explained, witness = set[Case](), ""
+    for number, case in enumerate(failing, 1):
+        seen = _observe(implementation, case)
+        if seen is not None and _wider_numbers(seen, dtype, right=True):
+            return None
+        words = _explain(implementation, seen, dtype) if seen is not None else None
+        if words is not None:
+            explained.add(case)
+            witness = witness or words
+        if number == FIRST_ASKED and not explained:
+            return None
+    return Narrower(dtype, witness, frozenset(explained)) if witness else None
+
+
+def _refutes(implementation: Implementation, case: Case, dtype: str) -> bool:
+    seen = _observe(implementation, case)
+    return seen is not None and _wider_numbers(seen, dtype, right=True)
+
+
+def _observe(implementation: Implementation, case: Case) -> Observation | None:
+    try:
+        return observe_one(implementation, case)
+    except (Disagreement, Unsupported):
+        return None
+
+
+def _wider_numbers(seen: Observation, dtype: str, right: bool) -> bool:
+    """
+    Tell whether an answer holds a number that a dtype cannot hold, among those that are ``right``
+    or among all: what is computed, not what is handed through as it came.
+    """
+    for actual, expected, bound in zip(seen.actual, seen.expected, seen.bounds, strict=True):
+        if actual.dtype.kind != "f" or actual.shape != expected.shape:
+            continue
+        wider = np.isfinite(actual) & (round_to(actual, dtype) != actual)
+        if bound is not None:
+            wider &= bound > 0
+        if right:
+            wider &= _is_right(actual, expected, bound, seen.dtype)
+        if wider.any():
+            return True
+    return False
+
+
+def _is_right(actual: ndarray, expected: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
+    """Tell which elements are right, where the bound says anything."""
+    right = compare(actual, expected, bound, largest(dtype)).arrays[3]
+    return right if bound is None else right & np.isfinite(bound)
+
+
+def _explain(implementation: Implementation, seen: Observation, dtype: str) -> str | None:
+    """
+    Describe an element that shows an answer to be as near as the narrower dtype lets it be: within
+    its bound at the rounded inputs, and what the rounding of the inputs alone changes. "" where no
+    element shows it, None where one is further off.
 
     Of float32 the answer must consist of half-precision numbers besides: an error within the bound
     of half precision alone may be any small fault.
     """
-    try:
-        seen = observe_one(implementation, case)
-    except (Disagreement, Unsupported):
-        return ""
-    for dtype in NARROWER.get(case.dtype, ()):
-        held = all((round_to(x, dtype) == x).all() for x in seen.actual if x.dtype.kind == "f")
-        if (held or case.dtype == "float64") and _is_explained(implementation, seen, dtype):
-            return dtype
-    return ""
-
-
-def _is_explained(implementation: Implementation, seen: Observation, dtype: str) -> bool:
-    """
-    Tell whether an answer is as near as the narrower dtype lets it be: within its bound at the
-    rounded inputs, and what the rounding of the inputs alone changes.
-    """
+    if seen.dtype == "float32" and _wider_numbers(seen, dtype, right=False):
+        return None
     operation, top = seen.case.operation, largest(dtype)
     floats = [x for x in leaves(seen.inputs) if isinstance(x, ndarray) and x.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         if any((np.abs(x[np.isfinite(x)]) > top).any() for x in floats):
-            return True  # it overflows before anything is computed
+            return ""  # it overflows before anything is computed
         rounded = map_leaves(lambda leaf: _round_leaf(leaf, dtype), seen.inputs)
         narrow = arrays(evaluate_spec(operation, rounded))
-        limits = (
+        if [x.shape for x in narrow] != [x.shape for x in seen.actual]:
+            return None
+        own = (
             [np.zeros(x.shape) for x in narrow]
             if operation.exact
             else arrays(bounds.bound(operation.name, rounded, implementation.precision(dtype)))
         )
-        return [x.shape for x in narrow] == [x.shape for x in seen.actual] and all(
-            compare(actual, expected, limit + np.nan_to_num(np.abs(near - expected)), top).passed
-            for actual, expected, near, limit in zip(
-                seen.actual, seen.expected, narrow, limits, strict=True
+        pairs = zip(own, narrow, seen.expected, strict=True)
+        limits = [limit + np.nan_to_num(np.abs(near - law)) for limit, near, law in pairs]
+    held = zip(seen.actual, seen.expected, limits, strict=True)
+    if not all(compare(*each, top).passed for each in held):
+        return None
+    return _describe_witness(seen, limits, dtype)
+
+
+def _describe_witness(seen: Observation, limits: list[ndarray], dtype: str) -> str:
+    """Describe the element whose error is the most beyond its own bound; "" where there is none."""
+    for actual, expected, bound, limit in zip(
+        seen.actual, seen.expected, seen.bounds, limits, strict=True
+    ):
+        if actual.dtype.kind != "f":
+            continue
+        with np.errstate(all="ignore"):
+            own = compare(actual, expected, bound, largest(seen.dtype))
+            telling = ~own.arrays[3] & np.isfinite(actual) & (limit < np.abs(actual))
+        if telling.any():
+            ratio = np.where(telling, own.arrays[2], -1.0)
+            at = tuple(int(i) for i in np.unravel_index(ratio.argmax(), ratio.shape))
+            return (
+                f"got {actual[at]:.9g} for {expected[at]:.9g} at {at} of {seen.recipe}, "
+                f"{ratio[at]:.2g} times the bound of {seen.dtype} and "
+                f"{compare(actual, expected, limit).arrays[2][at]:.2g} of that of {dtype}"
             )
-        )
+    return ""
 
 
 def _round_leaf(leaf: Any, dtype: str) -> Any:
@@ -157,14 +276,97 @@ def supported_variants(recipe: Recipe, width: int) -> Iterator[Recipe]:
     Yield a recipe with the width of a head that a kernel is written for, then with less and less
     that it need support.
     """
-    sizes = recipe.sizes | {letter: width for letter in "DE" if letter in recipe.sizes}
-    sizes |= {letter: min(sizes[letter], 2) for letter in "BH" if letter in sizes}
-    wide = replace(recipe, sizes=sizes)
+    sizes = recipe.sizes
+    few = {letter: min(sizes[letter], 2) for letter in "BH" if letter in sizes}
+    wide = resized(recipe, few | {letter: width for letter in "DE" if letter in sizes})
     plain = replace(wide, mask=None, dropout=None)
-    yield from dict.fromkeys(
-        (
-            wide,
-            plain,
-            replace(plain, sizes=sizes | {"N": sizes["M"]} if {"N", "M"} <= set(sizes) else sizes),
-        )
-    )
+    square = resized(plain, {"N": sizes["M"]}) if {"N", "M"} <= sizes.keys() else plain
+    yield from dict.fromkeys((wide, plain, square))
+
+
+PLAIN = {"B": 2, "H": 3, "N": 5, "M": 5, "D": 8, "E": 8}
+"""What every kernel takes, with as many heads as nothing else."""
+
+
+def find_other_layout(implementation: Implementation, dtype: str) -> dict[str, Any]:
+    """
+    Find the order of axes in which plain calls are right that are wrong in the declared one; {} for
+    a function of ours, and where neither is right, or both are.
+    """
+    operation, declared = implementation.operation, implementation.backend.declared
+    if declared is STRICT or not (operation.is_attention or operation.shares_keys):
+        return {}
+    if "H" not in operation.sizes:
+        return {}
+    other = saying(implementation, {"LAYOUT": "BNHD"})
+    sizes = PLAIN | {"G": PLAIN["H"]} if operation.shares_keys else PLAIN
+    calls = [case_of(fixed_recipe(operation, sizes, seed=seed), dtype) for seed in (7, 8)]
+    if not all(is_right(other, case) for case in calls):
+        return {}
+    if any(is_right(implementation, case) for case in calls):
+        return {}
+    return {"LAYOUT": "BHND" if declared.terms.get("LAYOUT") == "BNHD" else "BNHD"}
+
+
+def saying(implementation: Implementation, said: dict[str, Any]) -> Implementation:
+    """Return the implementation as it is where its file says this besides."""
+    operation, function = implementation.operation, implementation.function
+    forward, library = getattr(function, "forward", None), implementation.backend.library
+    if forward is None or library is None:
+        other: Any = translated(function, operation, said)
+    else:
+        other = by_autograd(translated(forward, operation.forward, said), library.name)
+        other.forward = forward
+    return replace(implementation, function=other)
+
+
+MOST_TERMS = 3
+"""So many things a file may have left unsaid at once."""
+
+HELD = 60
+"""Cases that what is found must hold in, the smallest failing ones first."""
+
+
+def find_terms(
+    implementation: Implementation, failing: dict[str, list[Case]], passing: list[Case]
+) -> dict[str, Any]:
+    """
+    Find the fewest terms that a file does not say and by which all is right, what fails without
+    them and what does not. {} for a function of ours, and where none explains all.
+    """
+    declared, operation = implementation.backend.declared, implementation.operation
+    if declared is STRICT or operation.outside is not None:
+        return {}
+    concerned = {
+        name: term.tried + ("BNHD",) * (name == "LAYOUT")
+        for name, term in TERMS.items()
+        if name not in declared.terms and term.concerns(operation)
+    }
+    few = [case for cases in failing.values() for case in sorted_by_size(cases)[:ASKED]]
+    rest = sorted_by_size([*chain(*failing.values()), *passing])
+    held = [*dict.fromkeys((*few, *rest))][:HELD]
+    if concerned == {} or any(case.rows for case in held):
+        return {}
+    for count in range(1, MOST_TERMS + 1):
+        for names in combinations(concerned, count):
+            for values in product(*(concerned[name] for name in names)):
+                said = dict(zip(names, values, strict=True))
+                other = saying(implementation, said)
+                if all(is_right(other, case) for case in held):
+                    return said
+    return {}
+
+
+def sorted_by_size(cases: list[Case]) -> list[Case]:
+    return sorted(cases, key=lambda case: shrink_key(case.recipe))
+
+
+def describe_terms(said: dict[str, Any]) -> str:
+    """Say what is taken, with the lines that say so in a file."""
+    lines = "; ".join(line_of(name, value) for name, value in said.items())
+    if [*said] == ["LAYOUT"]:
+        return f"the same calls are right in the order {' '.join(said['LAYOUT'])}; {MEANT}{lines}"
+    return f"the same calls are right otherwise; {MEANT}{lines}"
+
+
+MEANT = "if meant so, add: "

@@ -5,14 +5,26 @@ Searching a cell for failures: recipe after recipe, recorded ones first.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from attnverify.backends.declarations import NO_GRADIENT, features_of
 from attnverify.backends.loader import Implementation
+from attnverify.backends.terms import TERMS
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.regions.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, is_wide, offered_line
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save_or_say
 from attnverify.inputs.given import recipe_of_file
+from attnverify.inputs.real.required_kinds import (
+    REAL,
+    is_roomy,
+    kinds_of,
+    stand_ins,
+    with_judged_mask,
+)
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.verdicts.cell import Cell
@@ -22,24 +34,30 @@ from attnverify.verdicts.findings import (
     describe_detached,
     describe_failures,
 )
-from attnverify.verdicts.fitting import limits_draws
+from attnverify.verdicts.fitting import (
+    fitted_real,
+    fitted_recipes,
+    limits_draws,
+    untaken_features,
+)
 from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
     ASKED,
-    COMPUTES_IN,
     DOES_NOT_TAKE,
     WIDTHS,
+    describe_terms,
     find_narrower,
+    find_other_layout,
+    find_terms,
     find_untaken_dtype,
     has_heads_of_any_width,
+    sorted_by_size,
     supported_variants,
 )
 from attnverify.verdicts.one_case import judge_one
 from attnverify.verdicts.shown import Shown, is_sampled, shown_recipes, take_few
+from attnverify.verdicts.shrinking import bisect_sizes
 from attnverify.verdicts.tally import Options, Tally, unsupported
-
-FIRST_ASKED = 8
-"""Where narrower arithmetic explains none of the first failing cases, the others are not asked."""
 
 
 def forward_and_gradient(cell: Cell) -> list[Implementation]:
@@ -47,6 +65,13 @@ def forward_and_gradient(cell: Cell) -> list[Implementation]:
     without = cell.implementation.backend.declared.features.get("gradient") is False
     gradient = None if without else cell.gradient
     return list(dict.fromkeys(i for i in (cell.implementation, gradient) if i is not None))
+
+
+MASKED = ("mask", "float mask")
+"""The features that a required case may be there to show."""
+
+MODELS = 2
+"""Calls that were judged, in whose sizes a required case is asked once more."""
 
 
 @dataclass
@@ -60,6 +85,8 @@ class Search:
     failing: dict[str, list[Case]] = field(default_factory=dict)
     """By the kind of the failure."""
     passing: list[Case] = field(default_factory=list)
+    refused: dict[Recipe, str] = field(default_factory=dict)
+    """What the function says that it does not support, and why."""
     detached: list[Case] = field(default_factory=list)
     """Those whose outputs came without a gradient."""
     drawn: int = 0
@@ -77,6 +104,8 @@ class Search:
             self.passing.append(case)
         elif NO_GRADIENT in tally.reasons:
             self.detached.append(case)
+        elif tally.unsupported:
+            self.refused[recipe] = next(iter(tally.reasons))
 
     def look_at_rows(self, large: Case) -> None:
         """
@@ -88,6 +117,25 @@ class Search:
             alone.judge(row.recipe)
         if alone.failing:
             self.failing, self.passing = alone.failing, alone.passing
+
+    def look_at_smaller(self) -> None:
+        """
+        Put smaller calls that fail as the large ones do in their place, and those just below them
+        that pass beside them: they are small enough to be explained.
+        """
+        self.passing = [case for case in self.passing if not case.recipe.is_large]
+        for kind, cases in list(self.failing.items()):
+            alone = Search(self.implementation, self.dtype, self.options)
+
+            def fails(recipe: Recipe, alone: Search = alone, kind: str = kind) -> bool:
+                alone.judge(recipe)
+                return case_of(recipe, self.dtype) in alone.failing.get(kind, ())
+
+            large = min((case.recipe for case in cases), key=shrink_key)
+            smallest = case_of(bisect_sizes(large, fails), self.dtype)
+            small = [case for case in alone.failing.get(kind, ()) if not case.recipe.is_large]
+            self.failing[kind], self.tally = small or [smallest], self.tally + alone.tally
+            self.passing += [case for case in alone.passing if not case.recipe.is_large]
 
     def is_unsupported(self) -> bool:
         """Tell whether every call so far was said to be unsupported."""
@@ -144,21 +192,19 @@ class Search:
 
     def leave_out_narrower(self) -> str:
         """
-        Leave out the failures that arithmetic in a narrower dtype explains; the dtype, where it
+        Leave out the failures that arithmetic in a narrower dtype explains; say so where it
         explains them all.
         """
-        found = dict[Case, str]()
-        for case in chain(*self.failing.values()):
-            found[case] = find_narrower(self.implementation, case)
-            if len(found) == FIRST_ASKED and not any(found.values()):
-                return ""
+        found = find_narrower(self.implementation, [*chain(*self.failing.values())], self.passing)
+        if found is None:
+            return ""
         kept = {
             kind: left
             for kind, cases in self.failing.items()
-            if (left := [case for case in cases if not found[case]])
+            if (left := [case for case in cases if case not in found.explained])
         }
         self.failing = kept
-        return "" if kept else next(iter(found.values()), "")
+        return "" if kept else str(found)
 
     def find_undeclared(self) -> str:
         """
@@ -172,8 +218,13 @@ class Search:
         own, hidden = self.implementation, self.kind != "any"
         if not self.passing and (words := find_untaken_dtype(own, self.failing, hidden)):
             return words
-        narrower = self.leave_out_narrower()
-        return f"{COMPUTES_IN} {narrower}" if narrower else ""
+        return "" if self.options.inputs else self.leave_out_narrower()
+
+    def find_unsaid(self, cell: Cell) -> dict[str, Any]:
+        """Find the terms that its file does not say and that explain every failure."""
+        return find_other_layout(cell.implementation, self.dtype) or find_terms(
+            self.implementation, self.failing, self.passing
+        )
 
     def find_left_out(self, recipes: tuple[Recipe, ...]) -> str:
         """Say why the dtype is not judged, where the function leaves it out; "" otherwise."""
@@ -187,11 +238,12 @@ class Search:
         self.drawn = cases
         for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
             self.judge(recipe)
-        for recipe in shown.further:
+        for recipe in shown.further(self.untaken()) if self.wants_more(cases) else ():
             if not self.wants_more(cases):
                 break
             self.judge(recipe)
             self.drawn += 1
+        self.replace_required(shown.required)
         if self.wants_other_widths():
             widths = list(WIDTHS)
             for recipe in shown.drawn:
@@ -199,6 +251,62 @@ class Search:
         if not self.failing:
             for recipe in shown.hunted():
                 self.judge(recipe)
+        if not self.failing and not self.is_unsupported():
+            self.judge_real(shown.real)
+            self.look_at_smaller()
+
+    def untaken(self) -> dict[str, Any]:
+        """Say as FEATURES does what is not taken: what the file declares, and what was refused."""
+
+        def features(recipe: Recipe) -> frozenset[str]:
+            return frozenset(features_of(case_of(recipe, self.dtype).inputs))
+
+        answered = chain(self.passing, *self.failing.values())
+        found = untaken_features(
+            (features(case.recipe) for case in answered), map(features, self.refused)
+        )
+        return found | dict(self.implementation.backend.declared.features)
+
+    def replace_required(self, required: tuple[Recipe, ...]) -> None:
+        """
+        Judge what stands in for each required case that was refused; say which kinds no case could
+        show, and why.
+        """
+        refused = [recipe for recipe in required if recipe in self.refused]
+        if self.failing or not refused or self.is_unsupported():
+            return
+        seen = {kind for recipe in required if recipe not in refused for kind in kinds_of(recipe)}
+        untaken = {name: value for name, value in self.untaken().items() if name not in MASKED}
+        models = [case.recipe for case in self.passing if is_roomy(case.recipe)][:MODELS]
+        unseen = dict[str, str]()
+        for recipe in refused:
+            (fitted,) = fitted_recipes((recipe,), untaken)
+            if self.takes_one_of(stand_ins(recipe, fitted, models)):
+                seen |= {*kinds_of(recipe)}
+            else:
+                unseen |= dict.fromkeys(kinds_of(recipe), self.refused[recipe])
+        self.tally += Tally(unseen={kind: why for kind, why in unseen.items() if kind not in seen})
+
+    def takes_one_of(self, recipes: Iterator[Recipe]) -> bool:
+        """Judge recipe after recipe up to the first that is not refused."""
+        for recipe in recipes:
+            if recipe not in self.refused:
+                self.judge(recipe)
+            if recipe not in self.refused:
+                return True
+        return False
+
+    def judge_real(self, real: tuple[Recipe, ...]) -> None:
+        """Judge real calls, fitted to what was taken of smaller ones."""
+        if self.refused and real:
+            judged = [case.recipe for case in self.passing]
+            fitted = fitted_real(real, self.untaken())
+            real = tuple(dict.fromkeys(with_judged_mask(recipe, judged) for recipe in fitted))
+        for recipe in real:
+            self.judge(recipe)
+        refused = [self.refused[recipe] for recipe in real if recipe in self.refused]
+        if real and len(refused) == len(real):
+            self.tally += Tally(unseen={REAL: refused[0]})
 
     def wants_more(self, cases: int) -> bool:
         """
@@ -220,7 +328,7 @@ def search_for_failures(
     search = Search(implementation, cell.dtype, options, kind=kind)
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
-    shown = shown_recipes(implementation, cell.aspect, options, kind, cases)
+    shown = shown_recipes(implementation, cell.aspect, options, kind, cases, cell.dtype)
     if is_sampled(implementation, options):
         shown = take_few(shown, implementation, cell.dtype, options)
     search.judge_shown(shown, cases)
@@ -228,10 +336,24 @@ def search_for_failures(
         return unsupported(reason)
     if words := search.never_compiled():
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
+    if search.failing and (said := search.find_unsaid(cell)):
+        return search.tally + Tally(findings=[not_said(search, cell, said)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
     if search.detached and search.tally.cases and cell.aspect == "gradients":
         found.append(describe_detached(implementation, search.detached, search.tally, options))
     return search.tally + Tally(findings=found)
+
+
+def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
+    """
+    Tell the terms that explain every failure: none of them need be looked at. The smallest is kept.
+    """
+    failed = sorted_by_size([*chain(*search.failing.values())])
+    share = f"{len(failed)} of {search.tally.cases} cases"
+    what = "; ".join(TERMS[name].words for name in said)
+    record = FailureRecord.of(search.implementation, failed[0], cell.aspect)
+    kept = save_or_say(record, search.options.failures, search.implementation)
+    return Finding(what, share=share, record=record, notes=(describe_terms(said), *kept))
 
 
 def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
@@ -264,7 +386,7 @@ def left_out_by_values(cell: Cell, options: Options) -> str:
         return ""
     if (own.name, dtype) not in own.backend.left_out:
         search = Search(own, dtype, options)
-        shown = shown_recipes(own, "values", options, "any", options.cases)
+        shown = shown_recipes(own, "values", options, "any", options.cases, dtype)
         search.judge_shown(shown, options.cases)
         own.backend.left_out[own.name, dtype] = search.find_left_out(shown.drawn)
     return own.backend.left_out[own.name, dtype]
@@ -289,7 +411,8 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     return [
         replace(
             finding,
-            condition=() if is_wide(regions[what]) else regions[what].conditions,
+            condition=(told := () if is_wide(regions[what]) else regions[what].told),
+            held=regions[what].counts if told else "",
             notes=(*finding.notes, *tell_feature(search, what, finding)),
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )

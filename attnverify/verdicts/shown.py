@@ -5,24 +5,29 @@ Where a library compiles a call for each shape, draws share a few shapes: what i
 meets many numbers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.declarations import STRICT
+from attnverify.backends.loader import KERNELS, Implementation
+from attnverify.backends.source import parse_source
 from attnverify.checks.registry import recipes_called_twice
 from attnverify.failures.record import find_record, recorded_recipes
 from attnverify.inputs.fixed_cases import fixed_cases, pair_count
+from attnverify.inputs.real.calls import everyday_calls, far_calls
+from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import (
     count_draws,
+    covering,
     draw_recipes,
     hypothesis_examples,
     with_shapes_of,
 )
 from attnverify.judge.case import case_of
-from attnverify.verdicts.fitting import fitted_recipes, limits_draws
+from attnverify.verdicts.fitting import fitted_real, fitted_recipes, limits_draws
 from attnverify.verdicts.tally import Options
 
 
@@ -32,14 +37,19 @@ class Shown(NamedTuple):
 
     at_first  what every implementation of the operation meets; drawn: as many as the profile asks
     causal    those for a flag that stands for the causal mask
-    further   in place of draws that say nothing; hunted: what Hypothesis makes while none fails
+    further   in place of draws that say nothing, fitted to what the features say is not taken;
+              hunted: what Hypothesis makes while none fails
+    real      calls of the sizes that models make, for what does not fail at smaller ones
+    required  those of the first that show the required kinds
     """
 
     at_first: tuple[Recipe, ...]
     drawn: tuple[Recipe, ...]
     causal: tuple[Recipe, ...]
-    further: tuple[Recipe, ...]
+    further: Callable[[Mapping[str, Any]], tuple[Recipe, ...]]
     hunted: Callable[[], tuple[Recipe, ...]]
+    real: tuple[Recipe, ...] = ()
+    required: tuple[Recipe, ...] = ()
 
 
 def count_sequences(implementation: Implementation, options: Options) -> int | None:
@@ -50,7 +60,7 @@ def count_sequences(implementation: Implementation, options: Options) -> int | N
     """
     if compiles_shapes(implementation):
         return 1 if options.profile == "quick" else 3
-    return 2 if implementation.quick and options.profile != "thorough" else None
+    return 3 if implementation.quick and options.profile != "thorough" else None
 
 
 def compiles_shapes(implementation: Implementation) -> bool:
@@ -72,28 +82,82 @@ def fixed_recipes(implementation: Implementation, options: Options) -> tuple[Rec
 
 
 def shown_recipes(
-    implementation: Implementation, aspect: str, options: Options, kind: str, cases: int
+    implementation: Implementation,
+    aspect: str,
+    options: Options,
+    kind: str,
+    cases: int,
+    dtype: str = "float32",
 ) -> Shown:
     """List what a search judges."""
     operation, seed = implementation.operation.name, options.seed
-    drawn = draw_recipes(operation, kind, cases, seed)
+    drawn, further = draw_recipes(operation, kind, cases, seed), 4 * cases
+    fixed = fixed_recipes(implementation, options) if kind == "any" else ()
+    required = required_cases(operation) if kind == "any" else ()
+    if is_second_opinion(implementation, options):
+        few = {*covering((*fixed, *required, *drawn))}
+        fixed, required, drawn = (
+            tuple(recipe for recipe in recipes if recipe in few)
+            for recipes in (fixed, required, drawn)
+        )
+        further = 0
 
-    def share(recipes: tuple[Recipe, ...]) -> tuple[Recipe, ...]:
+    def share(recipes: tuple[Recipe, ...], features: Mapping[str, Any]) -> tuple[Recipe, ...]:
         if not compiles_shapes(implementation):
             return recipes
-        return with_shapes_of(recipes, shared_models(operation, drawn, kind, options))
+        models = shared_models(operation, drawn, kind, options)
+        return with_shapes_of(recipes, fitted_recipes(models, features))
 
     return Shown(
         (
             *recorded_recipes(operation, aspect, options.failures),
             *recipes_of_known_failures(operation, aspect, options),
-            *(fixed_recipes(implementation, options) if kind == "any" else ()),
+            *fixed,
+            *required,
         ),
-        share(drawn),
+        share(drawn, {}),
         tuple(causal_recipes(implementation)) if kind == "any" else (),
-        share(_further(implementation, drawn, draw_recipes(operation, kind, 4 * cases, seed))),
-        lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed)),
+        lambda features: share(
+            _further(features, drawn, draw_recipes(operation, kind, further, seed)), features
+        ),
+        lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed), {}),
+        real_recipes(implementation, dtype, options) if kind == "any" else (),
+        required,
     )
+
+
+def real_recipes(
+    implementation: Implementation, dtype: str, options: Options
+) -> tuple[Recipe, ...]:
+    """
+    List the real calls; of our own columns each everyday one in one dtype and of few heads, and
+    none for what wraps or emulates another way, but in the thorough profile.
+    """
+    own, operation = implementation.backend.declared is STRICT, implementation.operation
+    profile = "quick" if own and options.profile == "default" else options.profile
+    few = profile != "thorough" and parse_source(implementation.backend.source).is_column
+    emulated = implementation.is_emulated
+    calls = everyday_calls(operation.name, profile, options.seed, emulated, few)
+    features = implementation.backend.declared.features
+    calls = fitted_real(calls, features) if limits_draws(features) else calls
+    if own and options.profile != "thorough" and dtype in DEALT:
+        calls = () if implementation.quick else calls[DEALT.index(dtype) :: len(DEALT)]
+    return tuple(dict.fromkeys((*calls, *far_calls(operation, options.profile))))
+
+
+DEALT = ("float32", "bfloat16", "float16", "float64")
+"""The dtypes over which the everyday calls of our own columns are dealt."""
+
+
+def is_second_opinion(implementation: Implementation, options: Options) -> bool:
+    """
+    Tell whether a way is shown few recipes that cover what all show: kernels that this run judges
+    compiled, of which this is an emulation, and ways of our columns that call what is judged beside
+    them; never in the thorough profile.
+    """
+    own = implementation.backend
+    beside = own.is_compiled_too if implementation.how in KERNELS else implementation.quick
+    return beside and options.profile != "thorough"
 
 
 FEW = {"quick": (1, 1), "default": (2, 1)}
@@ -118,22 +182,23 @@ def take_few(shown: Shown, implementation: Implementation, dtype: str, options: 
     then draws, and those in place of draws that say nothing.
     """
     precision, (most, hiding) = implementation.precision(dtype), FEW[options.profile]
+    declared = implementation.backend.declared.features
     longest = sorted(shown.at_first, key=pair_count, reverse=True)[:1]
     telling = (
         recipe
-        for recipe in (*longest, *shown.drawn, *shown.further)
+        for recipe in (*longest, *shown.drawn, *shown.further(declared))
         if max(recipe.sizes.get(width, 0) for width in "DEQKA") <= NARROW
         and case_of(recipe, dtype).is_discriminating(precision)
         and case_of(recipe, dtype).is_judged(precision)
     )
-    return Shown((), tuple(islice(telling, most if longest else hiding)), (), (), tuple)
+    few = tuple(islice(telling, most if longest else hiding))
+    return Shown((), few, (), lambda features: (), tuple)
 
 
 def _further(
-    implementation: Implementation, drawn: tuple[Recipe, ...], all_drawn: tuple[Recipe, ...]
+    features: Mapping[str, Any], drawn: tuple[Recipe, ...], all_drawn: tuple[Recipe, ...]
 ) -> tuple[Recipe, ...]:
-    """List the draws behind the first; fitted to what the file says it takes, where it does."""
-    features = implementation.backend.declared.features
+    """List the draws behind the first; fitted to what the features say is taken, where they do."""
     if not limits_draws(features):
         return all_drawn[len(drawn) :]
     fitted = dict.fromkeys(fitted_recipes(all_drawn, features))
@@ -160,6 +225,8 @@ def recipes_to_call_twice(implementation: Implementation, options: Options) -> l
     """Choose the recipes whose side effects are looked for."""
     operation = implementation.operation.name
     found = recipes_called_twice(operation, **options.draws)
+    if parse_source(implementation.backend.source).is_column and options.profile != "thorough":
+        return [*covering(found)]
     if not compiles_shapes(implementation):
         return found
     seen = {*fixed_recipes(implementation, options)}

@@ -14,7 +14,13 @@ from functools import cached_property
 from attnverify.diagnosis.regions.condition_search import find_conjunction
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import one_part_less, resized, shrink, simpler_recipes
+from attnverify.inputs.sampling import (
+    one_part_less,
+    resized,
+    shrink,
+    simpler_recipes,
+    without_parts,
+)
 from attnverify.judge.case import Case, case_of
 
 CONDITIONS = 3
@@ -51,6 +57,29 @@ def find_smallest(
         others.append(case_of(proposed, dtype))
     within = shrink(smallest, lambda recipe: region.holds(recipe) and fails(recipe))
     return case_of(shrink([within], fails), dtype)
+
+
+def bisect_sizes(recipe: Recipe, fails: Callable[[Recipe], bool]) -> Recipe:
+    """
+    Make a large call that fails smaller: without its parts, then each size in turn by halves, as
+    long as it still fails. What is tried next to the smallest passes.
+    """
+    for plainer in (without_parts(recipe), *one_part_less(recipe)):
+        if plainer != recipe and fails(plainer):
+            recipe = plainer
+            break
+    for letter in (letter for letter in "BHLNMDEFQKAS" if recipe.sizes.get(letter, 0) > 1):
+        passes, size = 0, recipe.sizes[letter]
+        while size - passes > 1:
+            middle = (passes + size) // 2 if passes else 1
+            smaller = resized(recipe, {letter: middle})
+            if smaller.sizes[letter] >= size:
+                break  # the size hangs on others
+            if fails(smaller):
+                recipe, size = smaller, smaller.sizes[letter]
+            else:
+                passes = middle
+    return recipe
 
 
 @dataclass(frozen=True)

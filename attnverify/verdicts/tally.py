@@ -53,6 +53,7 @@ class Tally:
     budget   the worst error as a share of its bound
     reasons  why calls are not supported, and how often
     regions  of each known failure that speaks of some cases: how many of these failed and passed
+    unseen   the required kinds that no case could show, and why
     """
 
     cases: int = 0
@@ -64,6 +65,7 @@ class Tally:
     budget: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
     regions: dict[str, list[int]] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -85,6 +87,7 @@ class Tally:
                 ]
                 for source in self.regions | other.regions
             },
+            unseen=self.unseen | other.unseen,
             findings=[*self.findings, *other.findings],
         )
 
@@ -107,6 +110,7 @@ class CellResult(Tally):
     changes  what the calls of the cell left changed around them, and was put back: a finding of the
              side effects alone
     kind     what its known failures are, see KINDS
+    inside   what its calls made use of that is no work of its own, in words
     seconds  what the cell took in all, in the backend and in the oracle
     """
 
@@ -122,6 +126,7 @@ class CellResult(Tally):
     blocked: str = ""
     changes: list[str] = field(default_factory=list)
     kind: str = ""
+    inside: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -212,10 +217,14 @@ def describe_not_required(failed: list[dict[str, Any]]) -> list[str]:
         found[tally["backend"]][tally["aspect"]] += 1
     return [
         f"{backend}: not required, and no failure of this run: "
-        + ", ".join(f"{count} failed cells of {aspect}" for aspect, count in aspects.items())
-        + f"; to require them: --require {rung_of(aspects)}"
+        + ", ".join(f"{count} cells of {aspect}" for aspect, count in aspects.items())
+        + f" not met; to require them: --require {rung_of(aspects)}"
         for backend, aspects in found.items()
     ]
+
+
+NOT_MET = "not met"
+"""The word for a failure of what need not hold."""
 
 
 def rung_of(aspects: Iterable[str]) -> str:

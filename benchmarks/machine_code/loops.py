@@ -10,6 +10,7 @@ largest of them.
 import re
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 from attnverify.ptx.sass import Line
 
@@ -70,7 +71,56 @@ def find_loops(lines: list[Line]) -> list[tuple[int, int]]:
 
 
 def count_loop(lines: list[Line], first: int, last: int) -> Loop:
+    """The instructions of a loop, each once."""
     return Loop(Counter(line.name for line in lines if first <= line.address <= last))
+
+
+def count_executed(lines: list[Line], first: int, last: int) -> Loop:
+    """
+    What one turn executes: a loop inside of it that has products as often as it turns. One that has
+    none only clears what is not finite, and is counted once.
+    """
+    inner = [
+        (at, count_turns(lines, *at))
+        for at in find_loops(lines)
+        if goes_around((first, last), at) and has_products(lines, *at)
+    ]
+    counts = Counter[str]()
+    for line in lines:
+        if first <= line.address <= last:
+            turns = (n for (start, end), n in inner if start <= line.address <= end)
+            counts[line.name] += prod(turns)
+    return Loop(counts)
+
+
+def has_products(lines: list[Line], first: int, last: int) -> bool:
+    return any(
+        first <= line.address <= last and line.name.split(".")[0] in ("HGMMA", "HMMA")
+        for line in lines
+    )
+
+
+LIMIT = re.compile(r"ISETP\.(GE|NE)\.\S+ (U?P\d), PT, (R\d+)(?:\.reuse)?, (0x[0-9a-f]+), PT")
+STEP = re.compile(r"(?:VIADD|IADD3) (R\d+), \1(?:\.reuse)?, (0x[0-9a-f]+)")
+
+
+def count_turns(lines: list[Line], first: int, last: int) -> int:
+    """
+    How often a loop turns whose counter is held to a number that the code has; ValueError where it
+    is another. Warps share such a loop and begin below its step: of the first, which has most. Of a
+    counter that is compared before it is moved on, the last turn is the one that compares.
+    """
+    body = [line for line in lines if first <= line.address <= last]
+    guard = re.match(r"@!?(U?P\d)", body[-1].text)
+    found = [(x.address, m) for x in body if (m := LIMIT.match(x.bare))]
+    limits = [(at, m) for at, m in found if guard and m[2] == guard[1]]
+    moved = {m[1]: (x.address, int(m[2], 16)) for x in body if (m := STEP.match(x.bare))}
+    if not limits or limits[-1][1][3] not in moved:
+        raise ValueError(f"loop at {first:#x}: wanted a counter held to a number, got none")
+    compared, limit = limits[-1]
+    at, step = moved[limit[3]]
+    turns = -(-int(limit[4], 16) // step)
+    return turns + 1 if compared < at else turns
 
 
 def find_pair_loop(lines: list[Line]) -> Loop:
@@ -85,8 +135,9 @@ def find_pair_loop(lines: list[Line]) -> Loop:
         for each, loop in found.items()
         if loop.counts["MUFU.EX2"] and (loop.count("HGMMA", "HMMA") or loop.count("FFMA") > 100)
     }
-    inner = [loop for each, loop in pairs.items() if not any(goes_around(each, x) for x in pairs)]
-    return min(inner, key=lambda loop: (-loop.tensor(4), loop.counts.total()))
+    inner = [each for each in pairs if not any(goes_around(each, x) for x in pairs)]
+    whole = min(inner, key=lambda each: (-pairs[each].tensor(4), pairs[each].counts.total()))
+    return count_executed(lines, *whole)
 
 
 def goes_around(outer: tuple[int, int], inner: tuple[int, int]) -> bool:

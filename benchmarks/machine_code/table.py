@@ -1,4 +1,4 @@
-"""The table: what every kernel costs a tile of 64 x 64 pairs in bfloat16 at a width of 64."""
+"""The table: what every kernel costs a tile of 64 x 64 pairs in bfloat16, at one width."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ def find_triton_row(
     width: int = WIDTH,
 ) -> Row:
     """A Triton kernel with the blocks of the table, or with these."""
-    kernel, which, scores, given = triton_kernels.KERNELS[name]
+    kernel, which, scores, given = triton_kernels.TABLE[name]
     chosen = chosen or block_sizes.of_gpu(which, scores, dtype != "fp32", width, arch)
     made = triton_kernels.compile_kernel(kernel, given, chosen, arch, dtype, width)
     return find_costs(name, made, chosen)
@@ -105,7 +105,7 @@ def find_triton_row(
 
 def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
     """The row of a kernel that is compiled; of an additive one, all its loops for a tangent."""
-    kernel, _, scores, _ = triton_kernels.KERNELS[name]
+    kernel, _, scores, _ = triton_kernels.TABLE[name]
     code = sass.disassemble(made.asm["cubin"])[kernel.fn.__name__]
     if scores == "additive":
         loops = [find_loop(code) for of, find_loop in TANGENTS.values() if of == name]
@@ -159,9 +159,9 @@ def find_cuda_tangent_rows(wanted: str) -> Iterator[Row]:
         yield Row(name, describe_instance(made, kernel), registers, spilled, shared, *costs)
 
 
-def find_cuda_rows(name: str) -> list[Row]:
+def find_cuda_rows(name: str, width: int = WIDTH) -> list[Row]:
     """The forward kernel and both gradients of an instance in CUDA C++."""
-    made = kernel_configs.instance("attention.cu", "bfloat16", WIDTH, CUDA[name], False, True)
+    made = kernel_configs.instance("attention.cu", "bfloat16", width, CUDA[name], False, True)
     cubin, log = cuda_kernels.compile_instance(made, ARCH)
     code, warps = sass.disassemble(cubin), made.threads // 32
     return [

@@ -54,6 +54,7 @@ WIDTHS = {"D", "E", "A", "rows_n", "rows_m"}
 INTEGERS = {*WIDTHS, *launch.VARYING}
 XL, LEARNED = {"U", "W", "R"}, {"U", "R", "S"}
 XL_GRADIENTS = {"QW", "R", "DU", "DW", "DR"}
+LEARNED_GRADIENTS = {"QW", "R", "S", "DU", "DR", "DS"}
 KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "forward": (attention.forward, "forward", "plain", set()),
     "forward, ALiBi": (attention.forward, "forward", "plain", {"SLOPES"}),
@@ -86,6 +87,12 @@ KERNELS: dict[str, tuple[launch.Kernel, str, str, set[str]]] = {
     "gradients, additive": (additive.additive_backward, "backward", "additive", set()),
 }
 """Each with its column of the table of blocks and the optional arguments that it is given."""
+
+TABLE = KERNELS | {
+    f"gradient of {by}, learned": (*KERNELS[f"gradient of {by}, Transformer-XL"][:3], given)
+    for by, given in (("queries", LEARNED_GRADIENTS), ("keys", LEARNED_GRADIENTS))
+}
+"""The same, with the gradients of learned positions."""
 
 
 def _find_kind(

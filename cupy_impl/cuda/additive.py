@@ -13,10 +13,12 @@ from types import ModuleType
 import cupy
 from jaxtyping import Float
 
-from ..arrays import Array, ieee, narrow
-from ..attention import ADDITIVE, Keep, Mask, check_masks
+from attnverify.contract.attention import D_ADDITIVE, check_additive
+from attnverify.contract.shapes import check
+
+from ..arrays import ARRAYS, Array, ieee, narrow
+from ..attention import Keep, Mask
 from ..scores import over_rows
-from ..shapes import check
 from .kernel_arguments import (
     blank,
     check_lengths,
@@ -50,11 +52,9 @@ def additive_attention_cuda(
     p: float = 0.0,
 ) -> Float[Array, "B N E"]:
     """As :func:`spec.attention.additive_attention`."""
-    size = check(ADDITIVE, query, key, value, w_query, w_key, w_score)
-    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
-    return Additive(query, key, value, w_query, w_key, w_score, mask, keep, 1 / (1 - p)).forward()[
-        0
-    ]
+    inputs = query, key, value, w_query, w_key, w_score
+    check_additive(ARRAYS, inputs, mask, keep, p)
+    return Additive(*inputs, mask, keep, 1 / (1 - p)).forward()[0]
 
 
 @ieee
@@ -75,8 +75,7 @@ def additive_attention_grad_cuda(
     tangents computed anew.
     """
     inputs = query, key, value, w_query, w_key, w_score
-    size = check(ADDITIVE | {"d_output": "B N E"}, *inputs, d_output)
-    check_masks(mask, keep, p, (size["B"], size["N"], size["M"]))
+    check(ARRAYS, D_ADDITIVE, d_output, **check_additive(ARRAYS, inputs, mask, keep, p))
     return Additive(*inputs, mask, keep, 1 / (1 - p)).backward(d_output)
 
 

@@ -14,11 +14,19 @@ from types import ModuleType
 import cupy
 from jaxtyping import Float
 
+from attnverify.contract.attention import (
+    D_HEADS,
+    check_attention,
+    check_learned_attention,
+    check_visible_heads,
+    check_xl_attention,
+)
+from attnverify.contract.shapes import check
+
 from ..alibi import slopes
-from ..arrays import Array, narrow
-from ..attention import HEADS, HEADS_GRAD, Keep, Mask, check_masks, scores_shape
-from ..relative import POSITION, TABLES, Visible, table_rows
-from ..shapes import check, check_mask
+from ..arrays import ARRAYS, Array, narrow
+from ..attention import Keep, Mask
+from ..relative import Visible
 from .kernel_arguments import (
     blank,
     check_lengths,
@@ -56,8 +64,7 @@ def scaled_dot_product_attention_cuda(
     p: float = 0.0,
 ) -> HeadsOut:
     """As :func:`spec.attention.scaled_dot_product_attention`."""
-    size = check(HEADS, query, key, value)
-    check_masks(mask, keep, p, scores_shape(size))
+    check_attention(ARRAYS, query, key, value, mask, keep, p)
     return Attention(query, key, value, mask, keep, share=1 / (1 - p)).forward()[0]
 
 
@@ -74,8 +81,7 @@ def scaled_dot_product_attention_grad_cuda(
     As :func:`spec.attention.scaled_dot_product_attention_grad`: three kernels, the scores computed
     anew.
     """
-    size = check(HEADS_GRAD, query, key, value, d_output)
-    check_masks(mask, keep, p, scores_shape(size))
+    check(ARRAYS, D_HEADS, d_output, **check_attention(ARRAYS, query, key, value, mask, keep, p))
     given = Attention(query, key, value, mask, keep, share=1 / (1 - p))
     grads = given.backward(d_output)
     return tuple(
@@ -101,14 +107,13 @@ def alibi_attention_grad_cuda(
     visible: Visible = None,
 ) -> tuple[Array, ...]:
     """As :func:`spec.alibi.alibi_attention_grad`."""
-    check(HEADS_GRAD, query, key, value, d_output)
+    check(ARRAYS, D_HEADS, d_output, **check_visible_heads(ARRAYS, query, key, value, visible))
     grads = with_slopes(query, key, value, visible).backward(d_output)
     return grads["query"], grads["key"], grads["value"]
 
 
 def with_slopes(query: Array, key: Array, value: Array, visible: Visible) -> "Attention":
-    size = check(HEADS, query, key, value)
-    check_mask("visible", visible, scores_shape(size))
+    size = check_visible_heads(ARRAYS, query, key, value, visible)
     of_heads = slopes(cupy.get_array_module(query), size["H"]).astype("float32")
     return Attention(query, key, value, visible, causal=True, slopes=of_heads)
 
@@ -142,7 +147,8 @@ def transformer_xl_attention_grad_cuda(
     As :func:`spec.relative.transformer_xl_attention_grad`; the sums over queries by float32 atomic
     additions.
     """
-    check(HEADS_GRAD | POSITION, query, key, value, d_output, position, u, v)
+    size = check_xl_attention(ARRAYS, (query, key, value), (position, u, v), visible)
+    check(ARRAYS, D_HEADS, d_output, **size)
     grads = with_positions(query, key, value, position, u, v, visible).backward(d_output)
     return tuple(grads[name] for name in ("query", "key", "value", "table", "content", "distance"))
 
@@ -150,8 +156,7 @@ def transformer_xl_attention_grad_cuda(
 def with_positions(
     query: Array, key: Array, value: Array, position: Array, u: Array, v: Array, visible: Visible
 ) -> "Attention":
-    size = check(HEADS | POSITION, query, key, value, position, u, v)
-    check_mask("visible", visible, scores_shape(size))
+    size = check_xl_attention(ARRAYS, (query, key, value), (position, u, v), visible)
     return Attention(
         query,
         key,
@@ -197,7 +202,8 @@ def learned_relative_attention_grad_cuda(
 ) -> tuple[Array, ...]:
     """As :func:`spec.relative.learned_relative_attention_grad`."""
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias
-    check(HEADS_GRAD | TABLES, query, key, value, d_output, *tables)
+    size = check_learned_attention(ARRAYS, (query, key, value), tables, align, visible)
+    check(ARRAYS, D_HEADS, d_output, **size)
     grads = with_tables(query, key, value, *tables, align, visible).backward(d_output)
     shared = grads["table"].swapaxes(0, 1), grads["bias"].T, grads["content"]
     return grads["query"], grads["key"], grads["value"], *shared
@@ -213,9 +219,8 @@ def with_tables(
     align: str,
     visible: Visible,
 ) -> "Attention":
-    size = check(HEADS | TABLES, query, key, value, embeddings, bias, query_bias)
-    table_rows(size, align)  # refuses what the tables do not reach
-    check_mask("visible", visible, scores_shape(size))
+    tables = embeddings, bias, query_bias
+    size = check_learned_attention(ARRAYS, (query, key, value), tables, align, visible)
     first = size["P"] - (size["M"] - size["N"] if align == "end" else 0)
     table = embeddings.swapaxes(0, 1)
     return Attention(

@@ -11,4 +11,4 @@ class Annotation:
     __ror__ = __or__
 
 
-Bool = Float = Annotation()
+Bool = Float = Int = Annotation()

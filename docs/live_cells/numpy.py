@@ -149,10 +149,17 @@ def reduced(function, kind=None):
     return reduce
 
 
-sum, max = reduced(builtins.sum), reduced(greatest)
+sum, max, min = reduced(builtins.sum), reduced(greatest), reduced(builtins.min)
 any, all = reduced(builtins.any, bool_), reduced(builtins.all, bool_)
 mean = reduced(lambda numbers: divide(builtins.sum(numbers), len(numbers)), float64)
-for name, method in {"sum": sum, "max": max, "any": any, "all": all, "mean": mean}.items():
+for name, method in {
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "any": any,
+    "all": all,
+    "mean": mean,
+}.items():
     setattr(ndarray, name, method)
 
 
@@ -191,6 +198,23 @@ def where(condition, one, other):
     columns = (broadcast_to(x, shape).data for x in (condition, one, other))
     kind = widest(one.dtype, other.dtype)
     return ndarray([kind.of(a if c else b) for c, a, b in zip(*columns, strict=True)], shape, kind)
+
+
+def maximum(one, other):
+    return where(asarray(one) > other, one, other)
+
+
+def real(x):
+    return x
+
+
+def repeat(x, count, axis):
+    before, after = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+    numbers = []
+    for row in range(before * x.shape[axis]):
+        numbers += x.data[row * after : (row + 1) * after] * count
+    shape = (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :])
+    return ndarray(numbers, shape, x.dtype)
 
 
 def cumsum(x, axis):

@@ -99,7 +99,7 @@ def judge(bug: Bug) -> tuple[bool, str]:
         plant(bug, Path(folder))
         adapter, *options = bug.judged
         line = [sys.executable, "-m", "attnverify", "run", str(HERE / adapter)]
-        line += ["--profile", "quick", "--failures", str(Path(folder, "failures")), *options]
+        line += ["-v", "--profile", "quick", "--failures", str(Path(folder, "failures")), *options]
         done = subprocess.run(
             line, capture_output=True, text=True, env=os.environ | {VARIABLE: folder}
         )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.bench.lists import all_cases
 from attnverify.bench.measure.cases import COMPILED
 from attnverify.bench.measure.contestants import contestants, implementation_of
 from benchmarks import plan
+from benchmarks.races.lists import all_cases
 
 SHORT = all_cases("short", "cuda")
 SMALL = replace(SHORT[0].small, seconds=2.0)

@@ -162,9 +162,10 @@ def test_every_instance_has_room_in_the_smallest_gpu(made: Instance) -> None:
 
 MOST_SLOTS = {
     "CUDA, plain": {"forward": 390, "backward_query": 460, "backward_key": 665},
-    "CUDA, relative": {"forward": 675, "backward_query": 1265, "backward_key": 890},
+    "CUDA, relative": {"forward": 675, "backward_query": 1645, "backward_key": 1215},
 }
-"""Issue slots of a tile of 64 x 64 pairs on sm_90, bfloat16, D 64: what a change may not lose."""
+"""Issue slots of a tile of 64 x 64 pairs on sm_90, bfloat16, D 64: what a change may not lose;
+loops inside of a step count as often as they turn."""
 
 
 @pytest.mark.parametrize("name", MOST_SLOTS)

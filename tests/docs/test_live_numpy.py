@@ -32,27 +32,27 @@ import json, sys, traceback
 import numpy as np
 from attnverify.spec import {chapters}
 
-def packed(x):
+def as_json(x):
     if isinstance(x, np.ndarray):
         return {{"shape": list(x.shape), "kind": x.dtype.kind, "data": x.data}}
     if isinstance(x, dict):
-        return {{"mapping": {{name: packed(part) for name, part in x.items()}}}}
-    return [packed(part) for part in x] if isinstance(x, (list, tuple)) else x
+        return {{"mapping": {{name: as_json(part) for name, part in x.items()}}}}
+    return [as_json(part) for part in x] if isinstance(x, (list, tuple)) else x
 
-def unpacked(x):
+def from_json(x):
     if isinstance(x, list):
-        return [unpacked(part) for part in x]
+        return [from_json(part) for part in x]
     if not isinstance(x, dict):
         return x
     if "mapping" in x:
-        return {{name: unpacked(part) for name, part in x["mapping"].items()}}
+        return {{name: from_json(part) for name, part in x["mapping"].items()}}
     kind = {{"b": bool, "i": int, "f": float}}[x["kind"]]
     return np.array(x["data"], kind).reshape(tuple(x["shape"]))
 
 def answer(chapter, operation, arguments):
     function = getattr(globals()[chapter], operation)
     try:
-        return packed(function(**unpacked({{"mapping": arguments}})))
+        return as_json(function(**from_json({{"mapping": arguments}})))
     except ValueError as error:
         return {{"refused": str(error)}}
     except Exception as error:

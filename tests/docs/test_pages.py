@@ -227,6 +227,22 @@ BLOCK = re.compile(r"^\.\. run::\n(?:   :raises: (\w+)\n)?\n((?:   .*\n|\n)+)", 
 
 
 @pytest.mark.docs
+def test_kernels_of_models_are_rewarded_where_they_compute() -> None:
+    from book import directives  # needs Sphinx, which the extra docs brings
+
+    blocks = BLOCK.findall((ROOT / "docs" / "chapters" / "models.rst").read_text())
+    names = directives.fresh()
+    shown = [
+        "\n".join(directives.played(textwrap.dedent(source).strip("\n"), names)).splitlines()
+        for _, source in blocks
+    ]
+    first, second, third = (text[-2:] for text in shown[-3:])
+    assert first[-1] == "{'reward': 1.0, 'why': [], 'notes': ()}"
+    assert "the judge's own functions (attnverify.judge.judging.compare_outputs)" in second[-1]
+    assert third[-1].startswith("{'reward': 1.0") and "calls attnverify.spec inside" in third[-1]
+
+
+@pytest.mark.docs
 def test_each_part_of_the_public_interface_has_an_executed_example():
     from book import directives  # needs Sphinx, which the extra docs brings
 

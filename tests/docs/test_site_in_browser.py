@@ -46,7 +46,7 @@ def test_the_search_shows_the_words_around_a_hit_from_a_folder_too(
 ) -> None:
     page = open_page(browser, f"{(site / 'search.html').as_uri()}?q=wrapped")
     context = wait_for(page, "document.querySelector('#search-results p.context')?.textContent")
-    assert "wrapped" in context.lower() and at_home(page, "file:")
+    assert "wrap" in context.lower() and at_home(page, "file:")  # words are found by their stem
 
 
 @pytest.mark.parametrize("name", LOOKED_AT[1:])

@@ -33,6 +33,9 @@ from tests import rounding_variants
 EMULATED = ("_triton", "_cuda")
 """How the names of kernels end that are emulated where there is no GPU."""
 
+OF_PARTS = ("absent_parts", "far_lses")
+"""Families of operations that take log-sum-exps."""
+
 GOLDEN = Path(__file__).parent / "golden_checksums.json"
 RED_ONCE = json.loads(
     (Path(rounding_variants.__file__).parent / "exceeded_before.json").read_text()
@@ -82,6 +85,7 @@ def checksums() -> dict[str, str]:
             fixed_recipe(CATALOGUE[operation], {"N": 33, "M": 65}, family), dtype
         )
         for family in FAMILIES
+        if family not in OF_PARTS
         for operation in ("scaled_dot_product_attention_grad",)
         for dtype in DTYPES
     }

@@ -32,8 +32,8 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 2: arithmetic in float32 is an error in float64",
         "attnverify/verdicts/search.py",
-        "        narrower = self.leave_out_narrower()\n",
-        '        narrower = ""\n',
+        'return "" if self.options.inputs else self.leave_out_narrower()',
+        'return ""',
         (FOUND_OUT, "-k", "float32_is_found_out"),
     ),
     Sabotage(
@@ -62,7 +62,7 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 4: each draw has a shape of its own to compile",
         "attnverify/verdicts/shown.py",
-        "        return with_shapes_of(recipes, shared_models(operation, drawn, kind, options))\n",
+        "        return with_shapes_of(recipes, fitted_recipes(models, features))\n",
         "        return recipes\n",
         ("tests/attnverify/verdicts/test_shown.py",),
     ),
@@ -99,10 +99,11 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 6: what no name tells is bound by its place",
         "attnverify/backends/call_adapter.py",
-        "    for name in rest:\n        if free[name].default is inspect.Parameter.empty:\n",
+        "    if unknown := [name for name in rest if "
+        "free[name].default is inspect.Parameter.empty]",
         "    for name, own in zip(list(rest), (o for o in operation.arguments if o not in named),"
         " strict=False):\n        named[own] = name\n"
-        "    for name in ():\n        if free[name].default is inspect.Parameter.empty:\n",
+        "    if unknown := list[str]()",
         (ADAPTER, "-k", "bound_by_position"),
     ),
     Sabotage(

@@ -110,9 +110,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "no call with a negative eps",
-        "attnverify/checks/invalid_calls.py",
-        '    "eps": (("-1", -1.0),),\n',
-        "",
+        "spec/domains.py",
+        "Choices(1e-5, 1e-3), Refused(-1)]",
+        "Choices(1e-5, 1e-3)]",
         ("tests/attnverify/checks/test_invalid_calls.py",),
     ),
     Sabotage(
@@ -131,9 +131,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the alignment at the start never drawn",
-        "attnverify/inputs/strategies.py",
-        'choose(("end", "start"))',
-        'choose(("end",))',
+        "spec/domains.py",
+        'Choices("end", "start")',
+        'Choices("end")',
         (RECIPES,),
     ),
     Sabotage(

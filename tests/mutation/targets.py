@@ -85,6 +85,9 @@ JUDGE: dict[str, Tests] = {
         JUDGED,
     ),
     "attnverify/checks/invalid_calls.py": (("tests/attnverify/checks/test_invalid_calls.py",),),
+} | {
+    f"attnverify/contract/{module}.py": (("tests/attnverify/contract",),)
+    for module in ("arguments", "attention", "layers", "masks", "shapes")
 }
 
 

@@ -56,15 +56,3 @@ def test_no_import_goes_round_and_few_names_are_one_word(
 ) -> None:
     assert found["circles of modules, of rooms"][0] == "0, 0"
     assert int(found["function names of one word"][0].partition("%")[0]) <= 40
-
-
-def test_architecture_tells_every_figure_but_no_other(
-    found: dict[str, tuple[str, str]],
-) -> None:
-    """Their values are of a day that is named there; what is counted is what is told."""
-    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Figures")[2]
-    told = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)
-    assert [name for name in told if name != "figure"] == [
-        *("line length of the judge", "files to touch for a score"),
-        *found,
-    ]

@@ -22,7 +22,7 @@ from attnverify import ptx
 from attnverify.ptx.launchers import cuda, nvrtc
 from attnverify.ptx.launchers.cupy import RawModule, as_cupy
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
-from attnverify.ptx.launchers.triton import flatten_descriptor, on_machine
+from attnverify.ptx.launchers.triton import flatten_descriptor, name_own_file, on_machine
 from tests.support.roundings import count_roundings
 
 HERE = Path(__file__)
@@ -243,20 +243,13 @@ def described(x: torch.Tensor) -> TensorDescriptor:
     return TensorDescriptor(x, [40, 32], [32, 1], [16, 32])
 
 
-def test_tensor_descriptors_are_executed_for_a_gpu_without_tma() -> None:
+@pytest.mark.parametrize("target", [80, 90])
+def test_tensor_descriptors_are_executed_with_and_without_tma(target: int) -> None:
     x, y, z = torch.randn(40, 32), *(torch.full((40, 32), torch.nan) for _ in range(2))
-    with on_machine(80):
+    with on_machine(target):
         doubled_by_descriptors[(3,)](x, y, 40, 32, BLOCK=16)
         doubled_by_given_descriptors[(3,)](described(x), described(z), BLOCK=16)
     assert torch.equal(y, 2 * x) and torch.equal(z, 2 * x)
-
-
-def test_tensor_descriptors_of_hopper_are_refused_with_what_helps() -> None:
-    x, z = torch.zeros(40, 32), torch.zeros(40, 32)
-    with on_machine(90), pytest.raises(ptx.NotUnderstood, match=r"TMA.*compile it for sm_80"):
-        doubled_by_descriptors[(3,)](x, z, 40, 32, BLOCK=16)
-    with on_machine(90), pytest.raises(ptx.NotUnderstood, match=r"TMA.*compile it for sm_80"):
-        doubled_by_given_descriptors[(3,)](described(x), described(z), BLOCK=16)
 
 
 def test_bad_settings_are_named() -> None:
@@ -553,3 +546,10 @@ def test_what_the_machine_compiled_is_never_given_to_a_gpu() -> None:
     with on_machine(90):
         assert backend.hash() == "attnverify's machine-90"
     assert (CUDABackend.hash, CUDABackend.make_cubin) == before
+
+
+def test_a_kernel_that_was_compiled_elsewhere_names_the_file_it_is_called_from() -> None:
+    """Triton's cache keeps the PTX of a copy of the file that may be gone."""
+    text = f'.file 1 "/gone/{HERE.name}"\n.file\t2 "/gone/other.py"\n.file 3 "{HERE}"\n'
+    own = str(HERE)
+    assert name_own_file(text, own) == text.replace(f"/gone/{HERE.name}", own)

@@ -10,7 +10,7 @@ import pytest
 
 from attnverify.ptx import sass
 from attnverify.ptx.__main__ import main
-from tests.ptx.test_matrices import FROM_REGISTERS, PARAMETERS, group_body
+from tests.ptx.instructions.test_matrices import FROM_REGISTERS, PARAMETERS, group_body
 
 PRODUCT = "HGMMA.64x32x16.F32.BF16 R68, R136, gdesc[UR36], R68, gsb0"
 WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"

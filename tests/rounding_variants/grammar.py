@@ -124,6 +124,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "transformer_xl_attention": (*PARTS, *ROWS),
     "learned_relative_attention": (*PARTS, *ROWS),
     "sinusoidal_positions": ("frequency", "functions"),
+    "merge_attention": ROWS,
+    "rotary_embedding": ("frequency", "functions", "multiply"),
     "get_slopes": ("slopes", "functions"),
     "get_alibi_biases": ("slopes", "functions"),
     "self_attention": (*PRODUCTS, *MIXED),
@@ -137,6 +139,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 CHOICES |= {
     "softmax_grad": (*CHOICES["softmax"], "difference"),
     "dropout_grad": CHOICES["dropout"],
+    "merge_attention_grad": (*ROWS, *BACK),
+    "rotary_embedding_grad": ("frequency", "functions", "mean", *SUMS),
     **{
         f"{layer}_grad": (*CHOICES[layer], *BACK_SCALED)
         for layer in CHOICES

@@ -10,4 +10,5 @@ PRECISION = "eager"
 
 def update_mems(hids, mems, mem_len):
     """The layers' memories are views of one block, which have no element in common."""
-    return list(torch.stack(right(hids, mems, mem_len), dim=-1).unbind(-1))
+    memories = right(hids, mems, mem_len)
+    return memories and list(torch.stack(memories, dim=-1).unbind(-1))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.rows import has_independent_rows
 from attnverify.checks.call_sequences import OTHER_DTYPE
-from attnverify.checks.large_sizes import grid_recipes, large_recipes
+from attnverify.checks.large_sizes import grid_recipes
 from attnverify.checks.long_sequences import LENGTHS, long_recipe
 from attnverify.checks.registry import checks
 from attnverify.inputs.fixed_cases import FAR, fixed_cases
 from attnverify.inputs.memory_layouts import SHARED
+from attnverify.inputs.real.calls import everyday_calls, far_calls
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import count_draws, draw_recipes
 from attnverify.options import PROFILES
@@ -46,8 +47,8 @@ OF_RECIPES: dict[str, Callable[[Recipe], bool]] = {
         family(r) == "one_signed" and size(r, "M") >= 513
     ),
     "values with disjoint columns over 15 to 8192 keys": lambda r: family(r) == "columns",
-    "a needle at 0, at M - 1 and at edges of tiles, 513 keys and more": lambda r: (
-        family(r) == "needles" and size(r, "M") >= 513
+    "half of a row's weight at 0, at M - 1 and at edges of tiles, 513 keys and more": lambda r: (
+        family(r) == "spotlight" and size(r, "M") >= 513
     ),
     "8192 keys, at most 3 queries": lambda r: size(r, "M") >= 2 * LONG and size(r, "N") <= 3,
     "square layers of 2048": lambda r: operation(r).traits.square and size(r, "N") == 2048,
@@ -100,7 +101,8 @@ def recipes(op: Operation, profile: str) -> Iterator[Recipe]:
     """Yield every recipe of an operation whose outputs or gradients the profile judges."""
     yield from fixed_cases(op.name)
     yield from draw_recipes(op.name, "any", count_draws(op.name, PROFILES[profile]), 0)
-    yield from (*large_recipes(op, profile), *grid_recipes(op, profile))
+    yield from (*everyday_calls(op.name, profile, 0), *far_calls(op, profile))
+    yield from grid_recipes(op, profile)
     if has_independent_rows(op):
         yield from (long_recipe(op.name, N, M) for N, M in LENGTHS[profile])
 

@@ -19,13 +19,11 @@ from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.dtypes import numpy_dtype
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.catalogue.rows import has_independent_rows
-from attnverify.checks.large_sizes import judge_whole, large_recipes
-from attnverify.checks.long_sequences import LENGTHS, judge_long, long_recipe
 from attnverify.faults.real_sizes.lost_keys import ATTENTIONS
 from attnverify.faults.real_sizes.narrow_sums import mix_in, weigh_in
-from attnverify.faults.real_sizes.table import reference_of
+from attnverify.faults.registry import reference_of
 from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.real.calls import far_calls
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import count_draws, draw_recipes
 from attnverify.judge.case import case_of
@@ -110,11 +108,8 @@ def judged(op: Operation) -> Iterator[tuple[int, Check]]:
     number = count_draws(op.name, PROFILES["default"])
     for recipe in (*fixed_cases(op.name), *draw_recipes(op.name, "any", number, 0)):
         yield recipe.sizes["M"], partial(judge_recipe, recipe)
-    for recipe in large_recipes(op, "default"):
-        yield recipe.sizes["M"], partial(judge_whole, recipe)
-    if has_independent_rows(op):
-        for N, M in LENGTHS["default"]:
-            yield M, partial(judge_long, long_recipe(op.name, N, M))
+    for recipe in far_calls(op, "default"):
+        yield recipe.sizes["M"], partial(judge_recipe, recipe)
 
 
 def judge_recipe(recipe: Recipe, implementation: Implementation, dtype: str) -> None:

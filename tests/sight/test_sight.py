@@ -6,9 +6,9 @@ from itertools import product
 import pytest
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.large_sizes import judge_whole, large_recipes
+from attnverify.inputs.real.calls import far_calls
 from attnverify.reference.attention import weigh
-from tests.sight.lengths import LOST, refutes, weigh_without, wrong
+from tests.sight.lengths import LOST, judge_recipe, refutes, weigh_without, wrong
 from tests.sight.planted import factors_that_count, planted
 from tests.sight.smallest import GRID, first_true, is_noticed, smallest_noticed
 
@@ -35,13 +35,13 @@ def test_an_error_is_noticed_from_its_size_on_and_none_is_not(operation: str, go
 
 def test_a_lost_key_is_noticed_at_every_length_and_none_is_not() -> None:
     name = "scaled_dot_product_attention"
-    recipes = [r for r in large_recipes(CATALOGUE[name], "default") if r.sizes["M"] in (129, 2051)]
+    recipes = [r for r in far_calls(CATALOGUE[name], "default") if r.sizes["M"] in (129, 2051)]
     stages = {lost: partial(weigh_without, LOST[lost]) for lost in LOST} | {"none": weigh}
     for lost, stage in stages.items():
         implementation = wrong(name, "bfloat16", {"weigh": stage})
         seen = {
             M: any(
-                refutes(partial(judge_whole, recipe), implementation, "bfloat16")
+                refutes(partial(judge_recipe, recipe), implementation, "bfloat16")
                 for recipe in recipes
                 if recipe.sizes["M"] == M
             )

@@ -52,6 +52,79 @@ def dropout(x: Inputs) -> list[Any]:
     ]
 
 
+def merge(x: Inputs) -> list[Any]:
+    """Output and log-sum-exp of each row, over the parts that are there."""
+    shape = x["lses"].shape[1:]
+    lse, output = np.empty(shape, object), np.empty(x["outputs"].shape[1:], object)
+    for row in np.ndindex(shape):
+        there = [c for c in range(len(x["lses"])) if np.real(x["lses"][c][row]) > -np.inf]
+        sizes = [np.exp(x["lses"][c][row]) for c in there]
+        lse[row] = np.log(add_up(sizes)) if there else -LONG(np.inf)
+        for e in range(output.shape[-1]):
+            terms = [w * x["outputs"][c][row][e] for w, c in zip(sizes, there, strict=True)]
+            output[row][e] = add_up(terms) / add_up(sizes) if there else LONG(0)
+    kind = np.result_type(*(np.asarray(y).dtype for y in lse.ravel()), LONG)
+    return [
+        output.astype(np.result_type(kind, *(np.asarray(y).dtype for y in output.ravel()))),
+        lse.astype(kind),
+    ]
+
+
+def grouped(x: Inputs) -> list[Any]:
+    """Output and log-sum-exp of each row, one visible key after the other, the sink first."""
+    query, key, value, mask = x["query"], x["key"], x["value"], x["mask"]
+    (B, H, N, D), (G, M) = query.shape, key.shape[1:3]
+    kind = np.result_type(*(v.dtype for v in x.values() if isinstance(v, ndarray)), LONG)
+    output, lse = np.zeros((B, H, N, value.shape[-1]), kind), np.zeros((B, H, N), kind)
+    for b, h, i in np.ndindex(B, H, N):
+        g, last = h // (H // G), M - N + i
+        seen = [j for j in range(M) if j <= last and np.real(mask[i, j]) > -np.inf]
+        logits = [x["sink"][h]]
+        for j in seen:
+            product = add_up([query[b, h, i, d] * key[b, g, j, d] for d in range(D)])
+            capped = x["soft_cap"] * np.tanh(product / np.sqrt(LONG(D)) / x["soft_cap"])
+            logits.append(capped + mask[i, j])
+        sizes = [np.exp(t) for t in logits]
+        lse[b, h, i] = np.log(add_up(sizes))
+        for e in range(value.shape[-1]):
+            terms = [z * value[b, g, j, e] for z, j in zip(sizes[1:], seen, strict=True)]
+            output[b, h, i, e] = add_up([LONG(0), *terms]) / add_up(sizes)
+    return [output, lse]
+
+
+def packed(x: Inputs) -> list[Any]:
+    """Each sequence by :func:`grouped`; the rows between have their sink alone."""
+    T, H = x["query"].shape[:2]
+    kind = np.result_type(*(v.dtype for v in x.values() if isinstance(v, ndarray)), LONG)
+    output, lse = np.zeros((T, H, x["value"].shape[-1]), kind), np.zeros((T, H), kind)
+    lse[:] = x["sink"]
+    rows, keys = x["query_starts"], x["key_starts"]
+    for b in range(len(rows) - 1):
+        t, u = slice(rows[b], rows[b + 1]), slice(keys[b], keys[b + 1])
+        n, m = t.stop - t.start, u.stop - u.start
+        if n and m:
+            cut = {"query": x["query"][t], "key": x["key"][u], "value": x["value"][u]}
+            own = {name: np.moveaxis(y, 1, 0)[None] for name, y in cut.items()}
+            found = grouped({**x, **own, "mask": np.zeros((n, m), LONG)})
+            output[t], lse[t] = (np.moveaxis(y[0], 1, 0) for y in found)
+    return [output, lse]
+
+
+def rotary(x: Inputs) -> list[Any]:
+    """Every pair of channels turned, number by number."""
+    D, f = x["x"].shape[-1], x.get("frequencies")
+    y = x["x"].astype(np.result_type(x["x"], LONG(0) if f is None else f))
+    width = D if x.get("rotary_dim") is None else x["rotary_dim"]
+    for b, h, i, r in np.ndindex(*y.shape[:3], width // 2):
+        by_base = np.exp(-np.log(LONG(x.get("base", 10000.0))) * LONG(2 * r) / width)
+        theta = (by_base if f is None else f[r]) * LONG(int(x["positions"][b, i]))
+        two = (r, r + width // 2) if x["pairing"] == "halves" else (2 * r, 2 * r + 1)
+        first, second = (x["x"][b, h, i, channel] for channel in two)
+        y[b, h, i, two[0]] = first * np.cos(theta) - second * np.sin(theta)
+        y[b, h, i, two[1]] = second * np.cos(theta) + first * np.sin(theta)
+    return [y]
+
+
 PARTS: dict[str, Callable[[Inputs], list[Any]]] = {
     "additive_score": lambda x: [
         np.array(additive(*(x[n] for n in ("query", "key", "w_query", "w_key", "w_score"))))
@@ -65,6 +138,10 @@ PARTS: dict[str, Callable[[Inputs], list[Any]]] = {
     ),
     "softmax": softmax,
     "dropout": dropout,
+    "grouped_attention": grouped,
+    "packed_attention": packed,
+    "merge_attention": merge,
+    "rotary_embedding": rotary,
     "shift_right": lambda x: [np.array(shifted_right(x["x"]))],
     "rel_shift": lambda x: [np.array(shifted_left(x["x"]))],
 }

@@ -86,10 +86,11 @@ MORE = {
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    return [
-        (parameter.name, parameter.default)
-        for parameter in inspect.signature(function).parameters.values()
-    ]
+    """Names and defaults; that there is a record of options, in front."""
+    found = list(inspect.signature(function).parameters.values())
+    records = [("**options", "") for each in found if each.kind is each.VAR_KEYWORD]
+    single = [each for each in found if each.kind is not each.VAR_KEYWORD]
+    return records + [(each.name, each.default) for each in single]
 
 
 def differing_parameters(name: str, function: Callable[..., Any]) -> list[Any]:
@@ -122,6 +123,7 @@ def test_parameters_are_those_of_the_specification_in_its_order_with_its_default
     lambda score, mask=0: 0,
     lambda score, masks=None: 0,
     lambda score, mask=None, dtype=None: 0,
+    lambda score, mask=None, **options: 0,
 ])  # fmt: skip
 def test_parameters_that_are_not_those_of_the_specification_are_noticed(function):
     assert differing_parameters("softmax", function)

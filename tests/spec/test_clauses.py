@@ -13,8 +13,10 @@ from attnverify.catalogue.docstrings import clauses
 from attnverify.catalogue.operation import CATALOGUE
 from tests.spec.clauses.registry import EXAMPLES, Function, Shown
 
-for chapter in sorted((Path(__file__).parent / "clauses").glob("*.py")):
-    import_module(f"tests.spec.clauses.{chapter.stem}")
+HERE = Path(__file__).parent
+for chapter in sorted((HERE / "clauses").rglob("*.py")):
+    name = ".".join(chapter.relative_to(HERE).with_suffix("").parts)
+    import_module(f"tests.spec.{name}")
 
 TOLD = {(name, number) for name in CATALOGUE for number in clauses(CATALOGUE[name].specification)}
 each_example = pytest.mark.parametrize(

@@ -16,15 +16,19 @@ COLUMNS = {"numpy_ref", "torch_impl", "cupy_impl"}
 BELOW = {"spec", *COLUMNS}
 """What is written ``attnverify.<name>`` everywhere; its bare name would import it a second time."""
 
+CONTRACT = "contract"
+"""What a call must look like: of the judge's rooms the one that a column may import."""
+
 EVERYWHERE = {"jaxtyping", ".", *sys.stdlib_module_names}
 
 ARROWS = {
-    "spec": {"spec", "numpy"},
-    "numpy_ref": {"numpy_ref", "numpy"},
-    "torch_impl": {"torch_impl", "torch", "triton"},
-    "cupy_impl": {"cupy_impl", "cupy"},
+    CONTRACT: {CONTRACT},
+    "spec": {"spec", CONTRACT, "numpy"},
+    "numpy_ref": {"numpy_ref", CONTRACT, "numpy"},
+    "torch_impl": {"torch_impl", CONTRACT, "torch", "triton"},
+    "cupy_impl": {"cupy_impl", CONTRACT, "cupy"},
     "attnverify": {
-        *("attnverify", "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"),
+        *("attnverify", CONTRACT, "spec", "numpy", "hypothesis", "pytest", "_pytest", "ml_dtypes"),
         *("jinja2", "markupsafe", "rich", "threadpoolctl"),
     },
 }
@@ -51,13 +55,19 @@ AT_THE_DOOR = {
     f"{LAUNCHERS}/autotune.py": {"triton"},
     f"{LAUNCHERS}/triton.py": {"torch", "triton"},
     f"{LAUNCHERS}/torch_cuda.py": {"torch"},
+    f"{LAUNCHERS}/allocations.py": {"torch"},
+    f"{LAUNCHERS}/sources/inline.py": {"torch"},
+    "attnverify/campaign/files_plugin.py": {"distributed"},
     **{
-        path.relative_to(ROOT).as_posix(): {"click"} for path in (ROOT / "attnverify/cli").iterdir()
+        path.relative_to(ROOT).as_posix(): {package}
+        for folder, package in (("cli", "click"), ("specified/pytorch", "torch"))
+        for path in (ROOT / "attnverify" / folder).iterdir()
     },
 }
 """
 Where a backend takes NumPy arrays in and hands them out; what stands in for a GPU of these
-libraries; what the command line is made of.
+libraries; what the workers of a campaign load; what the command line is made of; what reads a
+specification that is PyTorch's.
 """
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -93,7 +103,7 @@ def package_of(name: str) -> str:
     """ "torch" of "torch.nn", "spec" of "attnverify.spec.alibi", "bare spec" of "spec.alibi"."""
     top, _, rest = name.partition(".")
     below = rest.partition(".")[0]
-    if top == "attnverify" and below in BELOW:
+    if top == "attnverify" and below in {*BELOW, CONTRACT}:
         return below
     return f"bare {top}" if top in BELOW else top
 
@@ -131,6 +141,7 @@ def columns_of(source: str) -> set[str]:
 
 
 def sources(folder: str) -> list[Path]:
+    folder = "attnverify/contract" if folder == CONTRACT else folder
     return sorted(path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
 
 
@@ -153,12 +164,16 @@ def test_a_test_knows_one_column_at_most(path):
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_every_package_has_modules_to_look_at(package):
-    assert len([path for found, path in MODULES if found == package]) > 7
+    assert len([path for found, path in MODULES if found == package]) > 6
 
 
 # sabotage: what these tests must notice
 
 BREACHES = [
+    (CONTRACT, "import numpy as np"),
+    (CONTRACT, "def f():\n    from attnverify.spec.domains import Choices"),
+    (CONTRACT, "import attnverify.precision"),
+    ("torch_impl", "from attnverify.catalogue import operation"),
     ("spec", "import torch"),
     ("spec", "from attnverify.numpy_ref.alibi import get_slopes"),
     ("spec", "import attnverify.bounds as bounds"),
@@ -204,7 +219,8 @@ def test_a_test_that_knows_two_columns_is_noticed(second):
 def test_what_is_allowed_breaks_no_arrow():
     lazily = (
         "def f():\n    import_module('attnverify.numpy_ref.alibi')\n    import_module('torch')\n"
-        "from . import draws\nimport json, attnverify.spec.alibi"
+        "from . import draws\nimport json, attnverify.spec.alibi\n"
+        "from attnverify.contract.shapes import check"
     )
     assert broken_arrows("attnverify", lazily) == []
     assert (

@@ -14,14 +14,16 @@ import pytest
 from attnverify import ROOT
 
 LEVELS = (
+    ("contract",),
     ("catalogue", "precision", "timing", "device_assignment", "machine", "ptx"),
     ("bounds", "backends", "options"),
-    ("inputs",),
-    ("reference",),
+    ("inputs", "derived"),
+    ("reference", "specified"),
+    ("conventions",),
     ("faults",),
     ("judge",),
     ("checks", "diagnosis"),
-    ("failures", "gpu_report"),
+    ("failures",),
     ("verdicts",),
     ("isolation", "fault_score", "differential"),
     ("report", "session"),
@@ -37,10 +39,13 @@ BEFORE_ITS_TIME = {("precision", "catalogue")}
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
 COLUMNS = ("spec", "numpy_ref", "torch_impl", "cupy_impl")
-MOST = {"attnverify": 12, "tests": 18} | dict.fromkeys(COLUMNS, 15)
-"""Modules in a folder, __init__ included."""
+MOST = {"attnverify": 12, "tests": 24} | dict.fromkeys(COLUMNS, 17)
+"""
+Modules in a folder, __init__ included; each of eleven chapters has two tests of its own, and a
+module in each column.
+"""
 
-SAMPLES = ("misbehaving_backends", "sample_backends", "sample_user_tests")
+SAMPLES = ("misbehaving_backends", "reports", "sample_backends", "sample_user_tests")
 """Folders of backends that tests bring: one small file each."""
 
 

@@ -162,7 +162,8 @@ def arriving(name: str, outputs: list[Any]) -> dict[str, Any]:
     d_output, *more = (draw(*y.shape) for y in outputs)
     if name == "transformer_xl":
         return {"d_output": d_output, "d_new_mems": more}
-    return {"d_output": d_output} | ({"d_weights": more[0]} if more else {})
+    second = "d_lse" if CATALOGUE[name].traits.wide_outputs else "d_weights"
+    return {"d_output": d_output} | ({second: more[0]} if more else {})
 
 
 @each_layer
@@ -189,6 +190,29 @@ def part_calls(name: str) -> list[Inputs]:
         return [{"score": draw(3, 4)} | ({} if m is None else {"mask": m}) for m in masks]
     if name == "dropout":
         return [{"weights": draw(3, 4), "keep": keep, "p": 0.3} for keep in (kept(3, 4), kept(4))]
+    if name == "merge_attention":
+        lses = draw(3, 1, 2, 4)
+        lses[1:, 0, 0], lses[:2, 0, 1, 1:] = -np.inf, -np.inf
+        return [{"outputs": draw(3, 1, 2, 4, 5), "lses": lses}]
+    if name == "grouped_attention":
+        shapes = {"query": (1, 4, 3, 2), "key": (1, 2, 4, 2), "value": (1, 2, 4, 2)}
+        arrays = {each: draw(*shape) for each, shape in shapes.items()}
+        arrays |= {"mask": hiding(some(3, 4)), "sink": draw(4)}
+        return [arrays | {"soft_cap": 1.5, "causal": True}]
+    if name == "packed_attention":
+        shapes = {"query": (6, 4, 2), "key": (7, 2, 2), "value": (7, 2, 2)}
+        tokens = {each: draw(*shape) for each, shape in shapes.items()} | {"sink": draw(4)}
+        starts = {
+            "query_starts": np.array([1, 3, 3, 4, 5]),
+            "key_starts": np.array([0, 2, 3, 3, 6]),
+        }
+        return [tokens | starts | {"soft_cap": 1.5, "causal": True}]
+    if name == "rotary_embedding":
+        call = {"x": draw(2, 1, 3, 7), "positions": np.array([[0, 3, -2], [9, 9, 1]])}
+        return [
+            call | {"pairing": "halves", "rotary_dim": 6, "frequencies": draw(3)},
+            call | {"pairing": "interleaved", "rotary_dim": 4, "base": 8.0},
+        ]
     if "shift" in name:
         return [{"x": draw(*size)} for size in ((3, 4), (5, 2), (1, 3), (4, 4))]
     return score_calls(name)

@@ -12,6 +12,9 @@ from numpy import ndarray
 
 from attnverify import numpy_ref, spec
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes
 from tests.spec.scalar_derivatives import gradients
 from tests.support import scalar_oracle as oracle
 from tests.support.scalar_oracle import ATTENTIONS, Inputs, long
@@ -165,6 +168,15 @@ def test_positions_and_slopes_are_their_formulas(column: Any) -> None:
     for heads in range(1, 41):
         assert near(column.get_slopes(heads), oracle.slopes(heads))
     assert near(column.get_alibi_biases(5, some(4, 7)), oracle.alibi_biases(5, some(4, 7)))
+
+
+@COLUMNS
+def test_a_row_sees_the_keys_that_no_option_hides(column: Any) -> None:
+    recipes = {*draw_recipes("visible_keys", "any", 100, 3), *fixed_cases("visible_keys")}
+    for recipe in recipes:
+        if np.prod([*recipe.sizes.values()]) < 1500:
+            given = expand(recipe, "bool")
+            assert column.visible_keys(**given).tolist() == oracle.visible(**given).tolist()
 
 
 @COLUMNS

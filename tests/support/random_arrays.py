@@ -24,3 +24,13 @@ def close(actual: Any, expected: Any, within: float = 1e-12) -> bool:
         and actual.size > 0
         and bool(np.all(np.abs(actual - expected) <= within * scale))
     )
+
+
+def all_close(found: Any, wanted: Any) -> bool:
+    """Each result is close to what is wanted, and infinite where that is."""
+    return all(
+        np.array_equal(np.isfinite(a), np.isfinite(b))
+        and np.array_equal(a[~np.isfinite(a)], b[~np.isfinite(b)])
+        and (not np.isfinite(b).any() or close(a[np.isfinite(a)], b[np.isfinite(b)]))
+        for a, b in zip(found, wanted, strict=True)
+    )

@@ -45,11 +45,20 @@ def load_backends_here(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "runs_in_own_process", lambda source, which: False)
 
 
+WIDE = "400"
+"""Columns in which no sentence is folded, unless a test asks for others."""
+
+
 def inside(main: Any, arguments: list[str]) -> Run:
     """Run a main function here."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        status = main(arguments)
+    output, before = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = before or WIDE
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            status = main(arguments)
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ |= {"COLUMNS": before} if before else {}
     return Run(int(status), output.getvalue())
 
 
@@ -58,11 +67,14 @@ def verify(*arguments: str) -> Run:
 
 
 def judged(*options: str, profile: str = "quick", dtype: str = "float32") -> Run:
-    """``attnverify run`` with a report, in the current directory; all that fails is red."""
+    """
+    ``attnverify run -v`` with a report, in the current directory; all that fails is red, and told
+    in full.
+    """
     report = Path("report.json")
     report.unlink(missing_ok=True)
     line = ("--profile", profile, "--dtype", dtype, "--report-json", str(report))
-    done = verify("run", *line, "--require", "isolation", *options)
+    done = verify("run", "-v", *line, "--require", "isolation", *options)
     return Run(done.status, done.output, report_in(report) if report.exists() else None)
 
 
@@ -108,7 +120,7 @@ def in_pytest(*arguments: str) -> Run:
 
 def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "attnverify")) -> Run:
     """``python -m attnverify ...`` in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = {"COLUMNS": WIDE} | os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *start, *arguments],
         capture_output=True,

@@ -158,6 +158,39 @@ def causal(N: int, M: int, visible: Any = None) -> ndarray:
     return np.array(seen) if visible is None else np.array(seen) & visible
 
 
+def visible(B: int, N: int, M: int, **given: Any) -> ndarray:
+    """Which keys are left once each option has taken away what it hides, as sets."""
+    m = given.get("lengths") if given.get("lengths") is not None else [M] * B
+    n = given.get("query_lengths") if given.get("query_lengths") is not None else [N] * B
+    seen = np.zeros((B, N, M), bool)
+    firsts = given.get("offset")
+    for b, first in enumerate(np.subtract(m, n) if firsts is None else firsts):
+        for i in range(n[b]):
+            left = set(range(m[b])) - hidden_from(first + i, b, i, m[b], **given)
+            seen[b, i, sorted(left)] = True
+    return seen
+
+
+def hidden_from(p: int, b: int, i: int, m: int, **given: Any) -> set[int]:
+    """The keys of entry b that some option hides from its row i, which stands at p."""
+    every, ids = set(range(m)), given.get("blocks")
+    friends = set()
+    if ids is not None and p in every and ids[b][p] >= 0:
+        friends = {j for j in every if ids[b][j] == ids[b][p]}
+    left, right = given.get("window") or (None, None)
+    hidden = {j for j in every if j > p} - friends if given.get("causal") else set()
+    if left is not None:
+        hidden |= {j for j in every if p - j > left} - set(range(given.get("pinned", 0)))
+    if right is not None:
+        hidden |= {j for j in every if j - p > right}
+    if chunk := given.get("chunk"):
+        begin = (p // chunk) * chunk
+        hidden |= every - set(range(begin, begin + chunk))
+    if segments := given.get("segments"):
+        hidden |= {j for j in every if segments[1][b][j] != segments[0][b][i]}
+    return hidden
+
+
 def heads_of(x: Any, *shape: int) -> Any:
     return None if x is None else np.broadcast_to(x, shape)
 

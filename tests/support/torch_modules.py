@@ -9,8 +9,8 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from attnverify import spec
+from attnverify.contract import layers
 from attnverify.judge.comparison import compare
-from attnverify.spec import layers
 from attnverify.torch_impl.modules import attention_modules, labml_modules, transformer_xl
 
 B, H, N, M, S, D, F = 2, 3, 5, 7, 2, 11, 33

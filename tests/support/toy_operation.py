@@ -28,7 +28,7 @@ def inner_product_score(
 
     Source: Luong et al. 2015, section 3.1.
     """
-    check("query [... N D], key [... M D]", query, key)
+    check(ARRAYS, SCALED_SCORE, query, key)
     return np.einsum("...nd,...md->...nm", query, key)
 '''
 
@@ -58,7 +58,7 @@ def inner_product_score(
     query: Float[ndarray, "... N D"], key: Float[ndarray, "... M D"]
 ) -> Float[ndarray, "... N M"]:
     """See :func:`spec.scores.inner_product_score`."""
-    hold(query=(query, "... N D"), key=(key, "... M D"))
+    check(ARRAYS, SCALED_SCORE, query, key)
     return query @ key.mT
 '''
 
@@ -68,7 +68,7 @@ def inner_product_score(
     query: Float[Tensor, "... N D"], key: Float[Tensor, "... M D"]
 ) -> Float[Tensor, "... N M"]:
     """As :func:`spec.scores.inner_product_score`."""
-    check(SCALED, query, key)
+    check(TENSORS, SCALED_SCORE, query, key)
     q, k = wide(*apart(query, key))
     return (q @ k.mT).to(query.dtype)
 '''
@@ -80,7 +80,7 @@ def inner_product_score(
     query: Float[Array, "... N D"], key: Float[Array, "... M D"]
 ) -> Float[Array, "... N M"]:
     """See :func:`spec.scores.inner_product_score`."""
-    check({"query": "... N D", "key": "... M D"}, query, key)
+    check(ARRAYS, SCALED_SCORE, query, key)
     dtype, (query, key) = query.dtype, wide(query, key)
     return narrow(query @ key.mT, dtype)
 '''
@@ -123,7 +123,7 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
 def copy_tree(folder: Path) -> Path:
     """A copy of what is judged with and of the tests, as it stands here."""
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("attnverify", *COLUMNS, "tests"):
+    for name in ("attnverify", *COLUMNS, "benchmarks", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     for name in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, folder)

@@ -19,6 +19,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.invalid_calls import valid_call
 from attnverify.torch_impl import scores
 from attnverify.torch_impl.attention import scaled_dot_product_attention
+from attnverify.torch_impl.isolation import reaches_neighbours
 from attnverify.torch_impl.modules import as_operations
 from attnverify.torch_impl.modules.as_operations import PATHS as COLUMN
 from attnverify.torch_impl.modules.transformer_xl import TransformerXL
@@ -90,9 +91,12 @@ def test_its_gradients_are_those_on_rounded_inputs(path: str, dtype: torch.dtype
 FUNCTIONS = {each.name: each.function for each in load("torch_impl").implementations}
 MODULES = {name.removesuffix("_autocast") for name in COLUMN if name.endswith("_autocast")}
 LAYERS = sorted(MODULES - {split(path)[0] for path in PATHS})
+GROUPED = ("grouped_attention", "packed_attention")
+"""Multiply, and are rounded by a region."""
 OTHERS = [
     name for name in CATALOGUE
-    if not name.endswith("_grad") and name not in (*LAYERS, *(split(path)[0] for path in PATHS))
+    if not name.endswith("_grad") and name not in GROUPED
+    and name not in (*LAYERS, *(split(path)[0] for path in PATHS))
 ]  # fmt: skip
 """Functions that multiply nothing: a region rounds nothing in them."""
 
@@ -119,8 +123,19 @@ def test_a_function_that_multiplies_nothing_takes_no_notice_of_a_region(
     )
 
 
+@each_dtype
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_attention_in_a_region_is_that_of_rounded_inputs(
+    name: str, dtype: torch.dtype
+) -> None:
+    outside = tree_leaves(FUNCTIONS[name](**arguments_of(name, dtype)))
+    with torch.autocast("cpu", dtype):
+        inside = tree_leaves(FUNCTIONS[name](**arguments_of(name, torch.float32)))
+    assert all(torch.equal(x, y) for x, y in zip(inside, outside, strict=True))
+
+
 def test_no_function_is_left_out() -> None:
-    told = {*(split(path)[0] for path in PATHS), *LAYERS, *OTHERS}
+    told = {*(split(path)[0] for path in PATHS), *LAYERS, *OTHERS, *GROUPED}
     assert told == {name for name in CATALOGUE if not name.endswith("_grad")}
     assert len(OTHERS) >= 8 and len(LAYERS) >= 6
 
@@ -239,7 +254,9 @@ def test_a_layer_computes_in_the_dtype_of_the_region(name: str, dtype: torch.dty
         if isinstance(child, nn.Linear):
             child.register_forward_hook(lambda _, args, output: seen.add(output.dtype))
     output = outputs_of(name, module, dtype)
-    assert seen <= {dtype}
+    widths = [n for weight in module.parameters() if weight.ndim == 2 for n in weight.shape]
+    odd = reaches_neighbours(torch.empty(1, dtype=dtype), *widths)
+    assert seen <= ({torch.float32} if odd else {dtype})
     assert output.dtype == (torch.float32 if name == "transformer_xl_layer" else dtype)
 
 

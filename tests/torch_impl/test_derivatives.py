@@ -4,7 +4,7 @@ zero in silence.
 
 Paths without a formula of their own have all of them, but for the second ones of the kernels that
 PyTorch takes where values are as wide as keys. Blocks and kernels have first derivatives in reverse
-mode, flex_attention has none here.
+mode, blocks by ``autograd`` those of any order too; flex_attention has none here.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,7 @@ forward_mode = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script. is deprecated"
 )  # by PyTorch itself
 each_spelled_out = pytest.mark.parametrize("path", SPELLED_OUT)
+OF_ANY_ORDER = SPELLED_OUT + taking("blocked")
 each_first_alone = pytest.mark.parametrize("path", FIRST_ALONE)
 each_with_a_gradient = pytest.mark.parametrize("path", SPELLED_OUT + FIRST_ALONE)
 
@@ -174,7 +175,7 @@ def near_its_differences(path: str) -> bool:
     return count_roundings(second, difference) < 1e-5 * 2**53
 
 
-@each_spelled_out
+@pytest.mark.parametrize("path", OF_ANY_ORDER)
 def test_a_second_derivative_is_the_difference_of_first_ones(path: str) -> None:
     assert near_its_differences(path)
 
@@ -187,7 +188,7 @@ def test_a_second_derivative_that_is_lost_would_be_noticed(monkeypatch: pytest.M
     assert not near_its_differences("scaled_dot_product_score")
 
 
-@each_first_alone
+@pytest.mark.parametrize("path", taking("triton"))
 def test_a_derivative_of_the_gradient_is_refused_in_words(path: str) -> None:
     """Also where PyTorch would take it for zero: of an input that the gradient depends on alone."""
     given = inputs_of(path)

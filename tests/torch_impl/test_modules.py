@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from attnverify import spec
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
+from attnverify.contract.shapes import PATTERN
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
-from attnverify.spec.shapes import PATTERN
 from attnverify.torch_impl import alibi, attention, layers, masks, relative, shifts
 from attnverify.torch_impl.memory import update_mems
 from attnverify.torch_impl.modules import as_operations, attention_modules, transformer_xl

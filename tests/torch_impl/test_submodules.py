@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from attnverify import spec
-from attnverify.spec.shapes import PATTERN
+from attnverify.contract.shapes import PATTERN
 from attnverify.torch_impl.modules import MultiHeadAttention, TransformerXL
 from tests.support.roundings import count_roundings
 from tests.support.torch_modules import (

@@ -13,11 +13,24 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import ADDITIVE_ATTENTION, Keep, Mask, check_options
+from attnverify.contract.attention import check_additive
+
+from ..arrays import TENSORS
+from ..attention import (
+    Keep,
+    Mask,
+    bias_and_visible,
+    weighted,
+)
 from ..scores import wide
-from ..shapes import check
 from ..transforms.autocast import lowered
-from ..transforms.derivatives import applied, first_derivatives
+from ..transforms.derivatives import (
+    applied,
+    derivatives_of_formula,
+    first_derivatives,
+    is_functorch_wrapped,
+    may_look,
+)
 from . import additive_operators as operators
 from .tiles import present
 
@@ -37,8 +50,7 @@ def additive_attention_blocked(
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
     """As :func:`spec.attention.additive_attention`."""
-    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
-    check_options(query, key, mask, keep, p)
+    check_additive(TENSORS, (query, key, value, w_query, w_key, w_score), mask, keep, p)
     mask, keep = one_head(mask), one_head(keep)
     if mask is not None:
         N, M = query.shape[1], key.shape[1]
@@ -58,6 +70,33 @@ def one_head(mask: Tensor | None) -> Tensor | None:
 
 
 IN_WORDS = "additive_attention_blocked", "additive_attention (a module: implementation='torch')"
+
+
+def later_derivatives(
+    found: list[Tensor],
+    d_output: Tensor,
+    saved: tuple[Tensor, ...],
+    share: float,
+    mask_too: bool,
+) -> list[Tensor]:
+    """The gradients, whose own derivatives are those of the formula, or in torch.func refused."""
+    if not torch.is_grad_enabled() or not may_look(d_output) or is_functorch_wrapped(d_output):
+        return first_derivatives(*IN_WORDS, found, d_output, *saved)
+    query, key, value, mask, keep, w_score = saved[3:]
+
+    def output(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tensor:
+        *added, w_score = others
+        bias, visible = bias_and_visible(added[0] if added else mask, 4)
+        score = scores_of_features(query, key, w_score)
+        return weighted(score, value, bias, visible, keep, 1 - 1 / share, False)[0]
+
+    given = (query, key, value, *[mask] * mask_too, w_score)
+    return derivatives_of_formula(output, found, d_output, *given)
+
+
+def scores_of_features(query: Tensor, key: Tensor, w_score: Tensor) -> Tensor:
+    """w_score . tanh(q + k) of projected queries and keys."""
+    return (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() @ w_score
 
 
 class BlockedAdditive(torch.autograd.Function):
@@ -89,6 +128,6 @@ class BlockedAdditive(torch.autograd.Function):
         saved, mask_too = ctx.saved_tensors, ctx.needs_input_grad[3]
         with torch.no_grad():
             found = operators.attention_grad(d_output, *saved, ctx.share, mask_too)
-        *d_heads, d_score = first_derivatives(*IN_WORDS, found, d_output, *saved)
+        *d_heads, d_score = later_derivatives(found, d_output, saved, ctx.share, mask_too)
         d_mask = d_heads.pop().to(saved[6].dtype) if mask_too else None
         return *d_heads, d_mask, None, d_score, None

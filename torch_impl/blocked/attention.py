@@ -15,14 +15,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..alibi import check_alibi, slopes
-from ..attention import ATTENTION, Keep, Mask, check_options
-from ..relative import Visible, check_learned_relative, check_transformer_xl, four_axes
+from attnverify.contract.attention import (
+    check_attention,
+    check_learned_attention,
+    check_visible_heads,
+    check_xl_attention,
+)
+
+from ..alibi import distance_biases, slopes
+from ..arrays import TENSORS
+from ..attention import Keep, Mask, bias_and_visible, explicit
+from ..relative import (
+    Visible,
+    causal_and,
+    four_axes,
+    position_score,
+)
 from ..scores import wide
-from ..shapes import check
 from ..transforms.autocast import lowered
-from ..transforms.derivatives import applied, first_derivatives
+from ..transforms.derivatives import (
+    applied,
+    derivatives_of_formula,
+    first_derivatives,
+    is_functorch_wrapped,
+    may_look,
+)
 from . import operators
+from .operators import Options, Terms
 from .tiles import present
 
 __all__ = [
@@ -43,8 +62,7 @@ def scaled_dot_product_attention_blocked(
     p: float = 0.0,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.attention.scaled_dot_product_attention`."""
-    check(ATTENTION, query, key, value)
-    check_options(query, key, mask, keep, p)
+    check_attention(TENSORS, query, key, value, mask, keep, p)
     return attention(query, key, value, mask, keep, share=1 / (1 - p))
 
 
@@ -56,7 +74,7 @@ def alibi_attention_blocked(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.alibi.alibi_attention`: the distances of one block serve all."""
-    check_alibi(query, key, value, visible)
+    check_visible_heads(TENSORS, query, key, value, visible)
     return attention(
         query, key, value, visible, causal=True, steep=slopes(query.shape[1], query.device)
     )
@@ -73,7 +91,7 @@ def transformer_xl_attention_blocked(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.transformer_xl_attention`: the shift is a view of each block."""
-    check_transformer_xl(query, key, value, position, u, v, visible)
+    check_xl_attention(TENSORS, (query, key, value), (position, u, v), visible)
     return _transformer_xl_attention(query, key, value, position, u, v, visible)
 
 
@@ -110,10 +128,8 @@ def learned_relative_attention_blocked(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.relative.learned_relative_attention`: the shift is a view of each block."""
-    check_learned_relative(
-        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
-    )
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned_attention(TENSORS, (query, key, value), tables, align, visible)
     return _learned_relative_attention(query, key, value, *tables, align, visible)
 
 
@@ -181,6 +197,47 @@ IN_WORDS = (
 )
 
 
+FACTORS = ("query", "key", "value", "mask", "content", "distance", "table", "bias")
+"""What a gradient may be taken by, in the order of the gradients."""
+
+
+def later_derivatives(
+    found: list[Tensor],
+    d_output: Tensor,
+    saved: tuple[Tensor, ...],
+    at: Terms,
+    options: Options,
+    mask_too: bool,
+) -> list[Tensor]:
+    """The gradients, whose own derivatives are those of the formula, or in torch.func refused."""
+    if not torch.is_grad_enabled() or not may_look(d_output) or is_functorch_wrapped(d_output):
+        return first_derivatives(*IN_WORDS, found, d_output, *saved)
+    names = [name for name in FACTORS if name != "mask" or mask_too]
+    given = {name: x for name in names if (x := getattr(at, name)) is not None}
+
+    def output(*tensors: Tensor) -> Tensor:
+        return formula(at._replace(**dict(zip(given, tensors, strict=True))), options)
+
+    return derivatives_of_formula(output, found, d_output, *given.values())
+
+
+def formula(at: Terms, options: Options) -> Tensor:
+    """The output without blocks."""
+    bias, visible = bias_and_visible(at.mask, 4)
+    M = at.key.shape[2]
+    if options.causal:
+        visible = causal_and(visible, at.query, at.key)
+    added = [x for x in (bias,) if x is not None]
+    if at.steep is not None:
+        added.append(distance_biases(at.query, at.key))
+    if at.table is not None:
+        q = at.query if at.distance is None else at.query + at.distance[:, None]
+        added.append(position_score(q, at.table, at.bias, M, visible))
+    q = at.query if at.content is None else at.query + at.content[:, None]
+    total = sum(added[1:], added[0]) if added else None
+    return explicit(q, at.key, at.value, total, visible, at.keep, 1 - 1 / options.share)[0]
+
+
 class Blocked(torch.autograd.Function):
     """Keeps the output and two numbers a row; the backward pass computes the scores again."""
 
@@ -217,11 +274,10 @@ class Blocked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_output: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         saved, mask_too = ctx.saved_tensors, ctx.needs_input_grad[3]
+        at, options = Terms(*saved[3:]), Options(ctx.causal, ctx.first, ctx.share)
         with torch.no_grad():
-            found = operators.attention_grad(
-                d_output, *saved, ctx.causal, ctx.first, ctx.share, mask_too
-            )
-        grads = iter(first_derivatives(*IN_WORDS, found, d_output, *saved))
+            found = operators.attention_grad(d_output, *saved, *options, mask_too)
+        grads = iter(later_derivatives(found, d_output, saved, at, options, mask_too))
         *_, mask, _, _, content, distance, table, bias = saved
         d_heads = [next(grads) for _ in range(3)]
         d_mask = next(grads).to(mask.dtype) if mask_too else None

@@ -24,22 +24,26 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .. import attention, layers
-from ..alibi import check_square
-from ..attention import ADDITIVE_ATTENTION, ATTENTION, Keep, Mask, check_draw, check_options
-from ..layers import check_segment, positions_of
-from ..memory import Mems
-from ..projections import (
-    Parameters,
+from attnverify.contract.arguments import check_draw, check_mask
+from attnverify.contract.attention import check_additive, check_attention, pairs
+from attnverify.contract.layers import (
     X,
     check_alibi,
     check_multi_head,
     check_relative,
-    check_self,
+    check_self_attention,
     check_xl_layer,
+    check_xl_stack,
 )
+from attnverify.contract.shapes import check
+
+from .. import attention, layers
+from ..arrays import TENSORS
+from ..attention import Keep, Mask
+from ..layers import positions_of
+from ..memory import Mems
+from ..projections import Parameters
 from ..relative import Visible, four_axes
-from ..shapes import check, check_mask
 from .attention_modules import (
     AdditiveAttention,
     MultiHeadAttention,
@@ -84,7 +88,7 @@ class Way(NamedTuple):
         """
         The visible of an operation as labml's layers take it, [N M B H] with the sequence first.
         """
-        check_mask("visible", visible, shape)
+        check_mask(TENSORS, "visible", visible, shape)
         if self.batch_first or visible is None:
             return visible
         return four_axes(visible).permute(2, 3, 0, 1)
@@ -153,8 +157,7 @@ def additive_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
-    check_options(query, key, mask, keep, p)
+    check_additive(TENSORS, (query, key, value, w_query, w_key, w_score), mask, keep, p)
     parameters = {"w_query": w_query, "w_key": w_key, "w_score": w_score}
     module = way.module(
         AdditiveAttention, parameters, query.shape[-1], key.shape[-1], len(w_score), dropout=p
@@ -172,8 +175,7 @@ def scaled_dot_product_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check(ATTENTION, query, key, value)
-    check_options(query, key, mask, keep, p)
+    check_attention(TENSORS, query, key, value, mask, keep, p)
     module = ScaledDotProductAttention(p, implementation=way.implementation).train(way.train)
     with way.drawing(keep, p, *query.shape[:-1], key.shape[-2]):
         return module(query, key, value, visible_where_not(mask))
@@ -187,10 +189,8 @@ def self_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check_self(x, parameters)
+    check_self_attention(TENSORS, x, parameters, mask, keep, p)
     B, N, _ = x.shape
-    check_draw(keep, p, (B, N, N))
-    check_mask("mask", mask, (*x.shape[:2], x.shape[1]), float_too=True)
     (K, F), E = parameters["w_query"].shape, len(parameters["w_value"])
     options = {"batch_first": way.batch_first, "dropout": p}
     module = way.module(SelfAttention, parameters, F, K, E, **options)
@@ -211,9 +211,7 @@ def multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    check_multi_head(query, key, value, parameters, num_heads)
-    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
-    check_draw(keep, p, shape)
+    shape = pairs(check_multi_head(TENSORS, (query, key, value), parameters, num_heads, keep, p))
     options = {"batch_first": way.batch_first, "dropout": p}
     module = way.module(MultiHeadAttention, parameters, query.shape[-1], num_heads, **options)
     with way.drawing(keep, p, *shape):
@@ -231,10 +229,8 @@ def multi_head_self_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    check(X, x)
-    check_multi_head(x, x, x, parameters, num_heads)
-    shape = x.shape[0], num_heads, x.shape[1], x.shape[1]
-    check_draw(keep, p, shape)
+    check(TENSORS, X, x)
+    shape = pairs(check_multi_head(TENSORS, (x, x, x), parameters, num_heads, keep, p))
     options = {"batch_first": way.batch_first, "dropout": p}
     module = way.module(MultiHeadSelfAttention, parameters, x.shape[-1], num_heads, **options)
     with way.drawing(keep, p, *shape):
@@ -254,9 +250,7 @@ def relative_multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check_relative(query, key, value, parameters, num_heads)
-    shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
-    check_draw(keep, p, shape)
+    shape = pairs(check_relative(TENSORS, (query, key, value), parameters, num_heads, keep, p))
     options = {
         "align": align,
         "P": len(parameters["key_pos_bias"]) // 2,
@@ -282,10 +276,8 @@ def alibi_multi_head_attention(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check_alibi(query, key, value, parameters, num_heads)
-    check_square(visible, query.shape[1])
+    check_alibi(TENSORS, (query, key, value), parameters, num_heads, visible, keep, p)
     shape = query.shape[0], num_heads, query.shape[1], key.shape[1]
-    check_draw(keep, p, shape)
     options = {"batch_first": way.batch_first, "dropout_prob": p}
     module = way.module(AlibiMultiHeadAttention, parameters, num_heads, query.shape[-1], **options)
     q, k, v = map(way.turn, (query, key, value))
@@ -305,9 +297,8 @@ def transformer_xl_layer(
     keep: Keep = None,
     p: float = 0.0,
 ) -> Tensor:
-    check_xl_layer(x, position, parameters, num_heads, mem, eps)
-    shape = x.shape[0], num_heads, x.shape[1], position.shape[0]
-    check_draw(keep, p, shape)
+    shape = pairs(check_xl_layer(TENSORS, x, position, parameters, num_heads, mem, eps))
+    check_draw(TENSORS, keep, p, shape)
     options: dict[str, Any] = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
     options["feed_forward"] = inner_width([parameters])
     module = way.module(TransformerXLLayer, parameters, num_heads, x.shape[-1], **options)
@@ -326,17 +317,18 @@ def transformer_xl(
     keep: Keep = None,
     p: float = 0.0,
 ) -> tuple[Tensor, Mems]:
-    check_segment(x, parameters, mems)
+    check_xl_stack(TENSORS, x, parameters, mems)
     position = positions_of(x, mems)
     for weights in parameters:
-        check_xl_layer(x, position, weights, num_heads, None if mems is None else mems[0], eps)
+        mem = None if mems is None else mems[0]
+        check_xl_layer(TENSORS, x, position, weights, num_heads, mem, eps)
     stacked = {
         f"layers.{layer}.{name}": x
         for layer, weights in enumerate(parameters)
         for name, x in weights.items()
     }
     shape = len(parameters), x.shape[0], num_heads, x.shape[1], len(position)
-    check_draw(keep, p, shape)
+    check_draw(TENSORS, keep, p, shape)
     options: dict[str, Any] = {"eps": eps, "batch_first": way.batch_first, "dropout": p}
     options["feed_forward"] = inner_width(parameters)
     module = way.module(

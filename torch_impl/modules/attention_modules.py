@@ -7,7 +7,7 @@ the source's names is loaded too (:mod:`torch_impl.modules.state_dicts`). Projec
 and are called, batch first, so that hooks, parametrizations and whatever is put in their place
 take part. Dropout acts on the weights, in train mode only. Nothing is kept from one call to the
 next. ``implementation`` says what computes the attention
-(:mod:`torch_impl.selectable_attentions`), whatever the device; what it does not support is
+(:mod:`torch_impl.paths.selectable_attentions`), whatever the device; what it does not support is
 NotImplementedError.
 """
 
@@ -16,13 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from ..attention import ADDITIVE_ATTENTION, ATTENTION
+from attnverify.contract.arguments import check_heads, check_mask, check_sizes
+from attnverify.contract.attention import ADDITIVE, HEADS
+from attnverify.contract.shapes import check, pattern
+
+from ..arrays import TENSORS
+from ..isolation import reaches_neighbours
 from ..layers import _multi_head_attention, _self_attention
+from ..paths.selectable_attentions import known, named
 from ..projections import Projections, affine
 from ..scores import spaced
-from ..selectable_attentions import known, named
-from ..shapes import check, check_heads, check_integers, check_mask, pattern
 from . import state_dicts
 from .dropout import draw, share
 from .initialisation import describe, empty, fill_like_linear, reset_children
@@ -62,7 +67,7 @@ class AdditiveAttention(nn.Module):
         super().__init__()
         if misspelt:
             raise refusal_of(misspelt)
-        check_integers(query_size=query_size, key_size=key_size, hidden_size=hidden_size)
+        check_sizes(TENSORS, query_size=query_size, key_size=key_size, hidden_size=hidden_size)
         self.dropout, self.implementation = share(dropout), known(implementation)
         self.query_size, self.key_size, self.hidden_size = query_size, key_size, hidden_size
         made = partial(empty, device=device, dtype=dtype)
@@ -83,9 +88,9 @@ class AdditiveAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
     ) -> Tensor:
         weights = self.w_query, self.w_key, self.w_score
-        check(ADDITIVE_ATTENTION, query, key, value, *weights, Q=self.query_size, K=self.key_size)
+        check(TENSORS, ADDITIVE, query, key, value, *weights, Q=self.query_size, K=self.key_size)
         shape = *query.shape[:-1], key.shape[-2]
-        check_mask("attn_mask", attn_mask, shape, float_too=True)
+        check_mask(TENSORS, "attn_mask", attn_mask, shape, float_too=True)
         drop = draw(self, *shape, like=query)
         return named(self.implementation).additive(
             query, key, value, *weights, visible_where_not(attn_mask), **drop
@@ -117,9 +122,9 @@ class ScaledDotProductAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
     ) -> Tensor:
         heads = isinstance(query, Tensor) and query.ndim == 4
-        check(ATTENTION if heads else ONE_HEAD, query, key, value)
+        check(TENSORS, HEADS if heads else ONE_HEAD, query, key, value)
         shape = *query.shape[:-1], key.shape[-2]
-        check_mask("attn_mask", attn_mask, shape, float_too=True)
+        check_mask(TENSORS, "attn_mask", attn_mask, shape, float_too=True)
         mask = visible_where_not(attn_mask)
         if not heads:
             query, key, value = (x.unsqueeze(1) for x in (query, key, value))
@@ -147,7 +152,7 @@ class SelfAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_integers(embed_dim=embed_dim, key_size=key_size, value_size=value_size)
+        check_sizes(TENSORS, embed_dim=embed_dim, key_size=key_size, value_size=value_size)
         self.dropout, self.implementation = share(dropout), known(implementation)
         self.embed_dim, self.key_size, self.value_size = embed_dim, key_size, value_size
         self.batch_first = batch_first
@@ -167,10 +172,10 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         order = layout(self.batch_first)
-        check(order.x, x, F=self.embed_dim)
+        check(TENSORS, order.x, x, F=self.embed_dim)
         x = order.turn(x)
         B, N = x.shape[:2]
-        check_mask("attn_mask", attn_mask, (B, N, N), float_too=True)
+        check_mask(TENSORS, "attn_mask", attn_mask, (B, N, N), float_too=True)
         projections = [
             partial(affine, weight=weight) for weight in (self.w_query, self.w_key, self.w_value)
         ]
@@ -203,8 +208,8 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_integers(embed_dim=embed_dim)
-        check_heads(embed_dim, num_heads)
+        check_sizes(TENSORS, embed_dim=embed_dim)
+        check_heads(TENSORS, embed_dim, num_heads)
         self.implementation, self.dropout = known(implementation), share(dropout)
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
         linear = partial(nn.Linear, embed_dim, embed_dim, bias, device=device, dtype=dtype)
@@ -228,7 +233,7 @@ class MultiHeadAttention(nn.Module):
         need_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         order = layout(self.batch_first)
-        check(order.cross, query, key, value, F=self.embed_dim)
+        check(TENSORS, order.cross, query, key, value, F=self.embed_dim)
         q, k, v = (order.turn(x) for x in (query, key, value))
         drop = draw(self, q.shape[0], self.num_heads, q.shape[1], k.shape[1], like=q)
         projections = calling(self.q_proj, self.k_proj, self.v_proj, self.out_proj)
@@ -245,7 +250,16 @@ def calling(*modules: nn.Module) -> Projections:
 
 
 def call_spaced(module: nn.Module, x: Tensor) -> Tensor:
-    return module(spaced(x))
+    """The module's answer, in float32 where a row of NaN would reach its neighbour."""
+    kind, weights = x.device.type, dict(module.named_parameters())
+    in_region = kind == "cpu" and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if in_region else x.dtype
+    widths = [n for weight in weights.values() if weight.ndim == 2 for n in weight.shape]
+    if not reaches_neighbours(x.to(dtype), *widths):
+        return module(spaced(x))
+    wide = {name: weight.to(dtype).float() for name, weight in weights.items()}
+    with torch.autocast(kind, enabled=False):
+        return functional_call(module, wide, (spaced(x.to(dtype).float()),)).to(dtype)
 
 
 class MultiHeadSelfAttention(MultiHeadAttention):
@@ -273,5 +287,5 @@ class MultiHeadSelfAttention(MultiHeadAttention):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        check(layout(self.batch_first).x, x, F=self.embed_dim)
+        check(TENSORS, layout(self.batch_first).x, x, F=self.embed_dim)
         return super().forward(x, x, x, attn_mask, key_padding_mask, need_weights)

@@ -1,18 +1,18 @@
 """The dropout of the modules: the share that is dropped, and a draw for each call in train mode."""
 
-from numbers import Real
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from attnverify.contract.arguments import check_probability
 
 __all__ = ["draw", "share"]
 
 
 def share(dropout: Any) -> float:
     """Hold the share that is dropped to [0, 1)."""
-    if not (isinstance(dropout, Real) and 0 <= float(dropout) < 1):
-        raise ValueError(f"dropout: wanted a number with 0 <= dropout < 1, got {dropout!r}")
+    check_probability("dropout", dropout)
     return float(dropout)
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..alibi import check_square
+from attnverify.contract.arguments import check_align, check_heads, check_sizes
+from attnverify.contract.masks import check_square
+from attnverify.contract.shapes import check
+
+from ..arrays import TENSORS
 from ..layers import _alibi_multi_head_attention, _relative_multi_head_attention
+from ..paths.selectable_attentions import known, named
 from ..projections import Projections
-from ..selectable_attentions import known, named
-from ..shapes import check, check_align, check_heads, check_integers
 from .attention_modules import calling
 from .dropout import draw, share
 from .initialisation import describe, empty, reset_children
@@ -66,8 +69,8 @@ class LabmlMultiHeadAttention(nn.Module):
         **factory: Any,
     ) -> None:
         super().__init__()
-        check_integers(d_model=d_model)
-        check_heads(d_model, heads, "heads")
+        check_sizes(TENSORS, d_model=d_model)
+        check_heads(TENSORS, d_model, heads, "heads")
         self.implementation, self.dropout = known(implementation), share(dropout_prob)
         self.heads, self.d_model, self.batch_first = heads, d_model, batch_first
         self.query = PrepareForMultiHeadAttention(d_model, bias, **factory)
@@ -112,7 +115,7 @@ class RelativeMultiHeadAttention(LabmlMultiHeadAttention):
     ) -> None:
         options = heads, d_model, dropout_prob, False, batch_first, implementation
         super().__init__(*options, device=device, dtype=dtype)
-        check_integers(P=P)
+        check_sizes(TENSORS, P=P)
         check_align(align)
         self.align, self.P, made = align, P, partial(empty, device=device, dtype=dtype)
         self.key_pos_embeddings = made(2 * P, heads, d_model // heads)
@@ -132,7 +135,7 @@ class RelativeMultiHeadAttention(LabmlMultiHeadAttention):
         self, *, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
         order = layout(self.batch_first)
-        check(order.cross, query, key, value, F=self.d_model)
+        check(TENSORS, order.cross, query, key, value, F=self.d_model)
         q, k, v = (order.turn(x) for x in (query, key, value))
         visible = order.visible(mask, q.shape[0], self.heads, q.shape[1], k.shape[1])
         tables = self.key_pos_embeddings, self.key_pos_bias, self.query_pos_bias
@@ -167,10 +170,10 @@ class AlibiMultiHeadAttention(LabmlMultiHeadAttention):
 
     def forward(self, *, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         order = layout(self.batch_first)
-        check(order.same, query, key, value, F=self.d_model)
+        check(TENSORS, order.same, query, key, value, F=self.d_model)
         q, k, v = (order.turn(x) for x in (query, key, value))
         visible = mask[..., 0] if isinstance(mask, Tensor) and mask.shape[2:] == (1,) else mask
-        check_square(visible, q.shape[1], "mask")
+        check_square(TENSORS, visible, q.shape[1], "mask")
         inputs = q, k, v, self.projections(), self.heads, visible
         output = _alibi_multi_head_attention(
             *inputs, **self.drawn(q, k), attentions=named(self.implementation)

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..shapes import Pattern, check_mask, kind, pattern
+from attnverify.contract.arguments import check_mask
+from attnverify.contract.arrays import BOOL
+from attnverify.contract.shapes import Pattern, pattern
+
+from ..arrays import TENSORS
 
 __all__ = ["Layout", "layout", "visible_where_not"]
 
@@ -32,10 +36,10 @@ class Layout(NamedTuple):
         already.
         """
         if mask is None or self.batch_first:
-            check_mask("mask", mask, (B, H, N, M))
+            check_mask(TENSORS, "mask", mask, (B, H, N, M))
             return mask
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise ValueError(f"mask: wanted a boolean tensor, got {kind(mask)}")
+        if TENSORS.kind(mask) != BOOL:
+            raise ValueError(f"mask: wanted a boolean tensor, got {TENSORS.describe(mask)}")
         sizes = zip(mask.shape, (N, M, B, H), strict=False)
         if mask.ndim not in (2, 3, 4) or any(size not in (1, whole) for size, whole in sizes):
             raise ValueError(

@@ -10,11 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnverify.contract.arguments import (
+    check_eps,
+    check_heads,
+    check_integer,
+    check_list,
+    check_sizes,
+)
+from attnverify.contract.layers import POSITION
+from attnverify.contract.shapes import check
+
+from ..arrays import TENSORS
 from ..layers import _transformer_xl_layer, hidden_states, positions_of
 from ..memory import Mems, init_mems, update_mems
-from ..projections import POSITION, Project, TransformerXLParts, feed_forward, normalised
-from ..selectable_attentions import known, named
-from ..shapes import check, check_eps, check_heads, check_integer, check_integers, check_list
+from ..paths.selectable_attentions import known, named
+from ..projections import Project, TransformerXLParts, feed_forward, normalised
 from . import state_dicts
 from .attention_modules import call_spaced
 from .dropout import draw, share
@@ -56,9 +66,9 @@ class TransformerXLLayer(nn.Module):
         feed_forward: int | None = None,
     ) -> None:
         super().__init__()
-        check_integers(embed_size=embed_size)
+        check_sizes(TENSORS, embed_size=embed_size)
         check_inner_width(feed_forward)
-        check_heads(embed_size, num_heads)
+        check_heads(TENSORS, embed_size, num_heads)
         check_eps(eps)
         self.implementation, self.dropout = known(implementation), share(dropout)
         self.num_heads, self.embed_size, self.batch_first = num_heads, embed_size, batch_first
@@ -94,10 +104,10 @@ class TransformerXLLayer(nn.Module):
         self, x: Tensor, position: Tensor, mem: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         order = layout(self.batch_first)
-        check(order.x_and_mem, x, mem, F=self.embed_size)
+        check(TENSORS, order.x_and_mem, x, mem, F=self.embed_size)
         x, mem = order.turn(x), None if mem is None else order.turn(mem.detach())
         (B, N), S = x.shape[:2], 0 if mem is None else mem.shape[1]
-        check(POSITION, position, M=S + N, F=self.embed_size)
+        check(TENSORS, POSITION, position, M=S + N, F=self.embed_size)
         visible = order.visible(mask, B, self.num_heads, N, S + N)
         drop = draw(self, B, self.num_heads, N, S + N, like=x)
         inputs = x, position, self.parts(), self.num_heads, mem, visible
@@ -154,8 +164,8 @@ class TransformerXL(nn.Module):
         feed_forward: int | None = None,
     ) -> None:
         super().__init__()
-        check_integers(n_layer=n_layer)
-        check_integer("mem_len", mem_len, least=0)
+        check_sizes(TENSORS, n_layer=n_layer)
+        check_integer(TENSORS, "mem_len", mem_len, least=0)
         self.mem_len, self.embed_size, self.batch_first = mem_len, embed_size, batch_first
         self.implementation, self.dropout = known(implementation), share(dropout)
         options = num_heads, embed_size, dropout, bias, eps, batch_first, implementation
@@ -179,12 +189,12 @@ class TransformerXL(nn.Module):
     def forward(self, x: Tensor, mems: Mems = None) -> tuple[Tensor, Mems]:
         order = layout(self.batch_first)
         if mems is not None:
-            check_list("mems", mems, len(self.layers))
+            check_list(TENSORS, "mems", mems, len(self.layers))
         x_and_mems = order.x + tuple(
             order.x_and_mem[1]._replace(name=f"mems.{layer}", optional=False)
             for layer in range(len(mems or ()))
         )
-        check(x_and_mems, x, *(mems or ()), F=self.embed_size)
+        check(TENSORS, x_and_mems, x, *(mems or ()), F=self.embed_size)
         segment, memory = order.turn(x), self.turned(mems)
         *hids, output = hidden_states(x, list(self.layers), positions_of(segment, memory), mems)
         return output, self.turned(update_mems([order.turn(x) for x in hids], memory, self.mem_len))
@@ -197,4 +207,4 @@ class TransformerXL(nn.Module):
 def check_inner_width(feed_forward: Any) -> None:
     """Hold the inner width of a feed-forward to the integers from 1 upwards, or to None."""
     if feed_forward is not None:
-        check_integers(feed_forward=feed_forward)
+        check_sizes(TENSORS, feed_forward=feed_forward)

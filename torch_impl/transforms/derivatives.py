@@ -6,7 +6,7 @@ entry. A derivative of the gradient is refused in words, also where PyTorch woul
 in silence, and so is forward mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,12 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "applied",
+    "derivatives_of_formula",
     "entry_by_entry",
     "first_derivatives",
     "in_forward_mode",
     "is_batched",
+    "is_functorch_wrapped",
     "may_look",
 ]
 
@@ -35,6 +37,11 @@ def in_forward_mode() -> bool:
 def is_batched(x: Tensor | None) -> bool:
     """Whether a tensor stands for several under ``vmap``."""
     return x is not None and torch._C._functorch.is_batchedtensor(x)
+
+
+def is_functorch_wrapped(x: Tensor) -> bool:
+    """Whether a transformation of ``torch.func`` has a tensor in its hands."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def may_look(*tensors: Tensor) -> bool:
@@ -111,6 +118,49 @@ class _NoSecond(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor) -> Any:
         raise NotImplementedError(ctx.refusal)
+
+
+def derivatives_of_formula(
+    formula: Callable[..., Tensor], grads: Sequence[Tensor], d_output: Tensor, *given: Tensor
+) -> list[Tensor]:
+    """
+    The gradients that somebody has computed of a formula for the output, each by what is given in
+    the same place: their own derivatives are those of the formula's gradient, of any order.
+    """
+    return list(_ByFormula.apply(formula, len(grads), *grads, d_output, *given))
+
+
+class _ByFormula(torch.autograd.Function):
+    """The first tensors as they are, for the autograd functions of all of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, formula: Callable[..., Tensor], count: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.formula = formula
+        ctx.save_for_backward(*tensors[count:])
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *d_grads: Tensor) -> Any:
+        saved, again = ctx.saved_tensors, torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not again:
+                saved = [x.detach().requires_grad_(x.requires_grad) for x in saved]
+            d_output, *given = saved
+            first = gradients_of(ctx.formula(*given), given, d_output, True)
+            pairs = [(x, d) for x, d in zip(first, d_grads, strict=True) if x.requires_grad]
+            second = gradients_of([x for x, _ in pairs], saved, [d for _, d in pairs], again)
+        return None, None, *[None] * len(d_grads), *second
+
+
+def gradients_of(outputs: Any, inputs: Sequence[Tensor], d_outputs: Any, again: bool) -> Any:
+    """The gradients by the inputs; zeros by those that need none, and by what has no part in it."""
+    needing = [x for x in inputs if x.requires_grad]
+    found = iter(
+        torch.autograd.grad(outputs, needing, d_outputs, create_graph=again, materialize_grads=True)
+    )
+    return [next(found) if x.requires_grad else torch.zeros_like(x) for x in inputs]
 
 
 def entry_by_entry(operator: Any) -> None:

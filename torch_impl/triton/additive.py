@@ -13,16 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnverify.contract.attention import check_additive
+
+from ..arrays import TENSORS
 from ..attention import (
-    ADDITIVE_ATTENTION,
     Keep,
     Mask,
     bias_and_visible,
-    check_options,
     without_hidden,
 )
 from ..scores import wide
-from ..shapes import check
 from ..transforms.autocast import lowered
 from ..transforms.derivatives import applied
 from .attention import check_supported
@@ -43,8 +43,7 @@ def additive_attention_triton(
     p: float = 0.0,
 ) -> Float[Tensor, "B N E"]:
     """As :func:`spec.attention.additive_attention`."""
-    check(ADDITIVE_ATTENTION, query, key, value, w_query, w_key, w_score)
-    check_options(query, key, mask, keep, p)
+    check_additive(TENSORS, (query, key, value, w_query, w_key, w_score), mask, keep, p)
     check_supported(query, key, value, w_query, w_key, w_score)
     _, visible = bias_and_visible(mask, 3)
     query, key, value = without_hidden(query, key, value, visible)

@@ -13,10 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..alibi import check_alibi, slopes
-from ..attention import ATTENTION, Keep, Mask, check_options
-from ..relative import Visible, check_learned_relative, check_transformer_xl
-from ..shapes import check
+from attnverify.contract.attention import (
+    check_attention,
+    check_learned_attention,
+    check_visible_heads,
+    check_xl_attention,
+)
+
+from ..alibi import slopes
+from ..arrays import TENSORS
+from ..attention import Keep, Mask
+from ..relative import Visible
 from ..transforms.autocast import lowered
 from ..transforms.derivatives import applied
 
@@ -38,8 +45,7 @@ def scaled_dot_product_attention_triton(
     p: float = 0.0,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.attention.scaled_dot_product_attention`."""
-    check(ATTENTION, query, key, value)
-    check_options(query, key, mask, keep, p)
+    check_attention(TENSORS, query, key, value, mask, keep, p)
     return attention(query, key, value, mask, keep, share=1 / (1 - p))
 
 
@@ -51,7 +57,7 @@ def alibi_attention_triton(
     visible: Visible = None,
 ) -> Float[Tensor, "B H N E"]:
     """As :func:`spec.alibi.alibi_attention`: the bias is made pair by pair from the slopes."""
-    check_alibi(query, key, value, visible)
+    check_visible_heads(TENSORS, query, key, value, visible)
     return attention(
         query, key, value, visible, causal=True, slopes=slopes(query.shape[1], query.device).float()
     )
@@ -74,7 +80,7 @@ def transformer_xl_attention_triton(
     ``deterministic``: gradients of positions by a kernel of their own, without atomic additions;
     None follows PyTorch's setting.
     """
-    check_transformer_xl(query, key, value, position, u, v, visible)
+    check_xl_attention(TENSORS, (query, key, value), (position, u, v), visible)
     return _transformer_xl_attention(
         query, key, value, position, u, v, visible, deterministic=deterministic
     )
@@ -128,10 +134,8 @@ def learned_relative_attention_triton(
     As :func:`spec.relative.learned_relative_attention`, by the kernels of
     :func:`transformer_xl_attention_triton`.
     """
-    check_learned_relative(
-        query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align, value, visible
-    )
     tables = key_pos_embeddings, key_pos_bias, query_pos_bias
+    check_learned_attention(TENSORS, (query, key, value), tables, align, visible)
     return _learned_relative_attention(
         query, key, value, *tables, align, visible, deterministic=deterministic
     )

@@ -8,6 +8,7 @@ small size where it only has to run.
 
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import gcd
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE
@@ -68,6 +69,8 @@ class Case:
     def small(self) -> "Case":
         """The same case at a size at which an interpreter runs it in a moment."""
         sizes = {letter: min(size, SMALL.get(letter, size)) for letter, size in self.sizes.items()}
+        if "G" in sizes:
+            sizes["G"] = gcd(sizes["G"], sizes["H"])
         if self.operation in SQUARE:
             sizes["M"] = sizes["N"]
         return replace(self, sizes=sizes, seconds=0.0)
@@ -87,6 +90,9 @@ SMALL = {
     "F": 32,
     "S": 8,
     "L": 2,
+    "R": 8,
+    "T": 37,
+    "U": 45,
 }
 
 SQUARE = ("alibi_multi_head_attention", "multi_head_self_attention", "self_attention")
@@ -182,6 +188,35 @@ CPU = (
     Case("shift N=1024", "shift_right", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
     Case("shift N=1024", "rel_shift", {"N": 1024, "M": 1024}, options={"lead": (4,)}),
     Case("mask N=1024", "causal_mask", {"N": 1024, "M": 1024}),
+    Case(
+        "window of 256 N=1024",
+        "visible_keys",
+        {"B": 1, "N": 1024, "M": 1024},
+        options={"causal": True, "window": (255, None)},
+    ),
+    Case(
+        "merge of 8 parts N=1024",
+        "merge_attention",
+        {"C": 8, "B": 1, "H": 8, "N": 1024, "E": 64},
+    ),
+    Case(
+        "eight heads of two, window of 256 N=1024",
+        "grouped_attention",
+        square(1024) | {"G": 2},
+        options={"causal": True, "window": (255, None)},
+    ),
+    Case(
+        "four sequences of 256 end to end",
+        "packed_attention",
+        {"B": 4, "T": 1024, "U": 1024, "H": 8, "G": 2, "D": 64, "E": 64},
+        options={"causal": True, "query_starts": {"seed": 5}, "key_starts": {"seed": 5}},
+    ),
+    Case(
+        "rotary N=1024",
+        "rotary_embedding",
+        {"B": 1, "H": 8, "N": 1024, "D": 64, "R": 32},
+        options={"pairing": "halves", "base": 10000.0, "positions": {"seed": 1}},
+    ),
     Case("softmax N=1024", "softmax", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("dropout N=1024", "dropout", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("positions 1792", "sinusoidal_positions", {"M": 1792, "F": 1024}),

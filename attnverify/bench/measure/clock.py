@@ -8,11 +8,11 @@ exchange it.
 """
 
 import ctypes
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from time import perf_counter
 from typing import Any
 
 from attnverify.backends.array_libraries import Library
@@ -55,9 +55,9 @@ class Clock:
         self.synchronize()
         self.delay()
         self.record(start)
-        asked = time.perf_counter()
+        asked = perf_counter()
         outputs = call()
-        host = time.perf_counter() - asked
+        host = perf_counter() - asked
         self.record(stop)
         copy = copy_outputs(outputs)
         self.synchronize()
@@ -98,11 +98,11 @@ def timed(library: Library, device: str, call: Call) -> Timed:
     if device == "cuda" and library.name in ("torch", "cupy"):
         return event_clock(library.name).time(call)
     library.synchronize()
-    start = time.perf_counter()
+    start = perf_counter()
     outputs = call()
-    asked = time.perf_counter()
+    asked = perf_counter()
     library.synchronize()
-    stop = time.perf_counter()
+    stop = perf_counter()
     return Timed(stop - start, asked - start, outputs, copy_outputs(outputs))
 
 

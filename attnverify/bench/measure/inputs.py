@@ -14,7 +14,7 @@ from attnverify.backends.array_libraries import Library
 from attnverify.bench.measure.cases import Case
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.inputs.expand import expand, mask_arguments, normal_arrays, scalar_arguments
+from attnverify.inputs.expand import expand_anew, mask_arguments, normal_arrays, scalar_arguments
 from attnverify.inputs.recipe import Inputs
 
 __all__ = ["draw_inputs", "is_on_device", "to_library", "widened", "with_fresh_values"]
@@ -26,7 +26,7 @@ def draw_inputs(case: Case, seed: int, device: str = "cpu") -> Inputs:
     GPU, PyTorch's on the device, but for masks.
     """
     if case.device != "cuda":
-        return expand.__wrapped__(case.recipe(seed), case.dtype)
+        return expand_anew(case.recipe(seed), case.dtype)
     operation, recipe, rng = CATALOGUE[case.timed], case.recipe(seed), Normals(case, seed, device)
     found = normal_arrays(operation, recipe, rng)  # type: ignore[arg-type]  # asked for no more
     found |= mask_arguments(operation, recipe, case.dtype, found)

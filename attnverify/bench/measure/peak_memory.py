@@ -6,8 +6,11 @@ PyTorch's allocators are asked on a CPU by its profiler and on a GPU by its coun
 CuPy on NumPy arrays) by tracemalloc.
 """
 
+import os
 import tracemalloc
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import accumulate
 from typing import Any
@@ -26,9 +29,21 @@ def peak(implementation: Implementation, device: str, call: Call) -> int | None:
     return of_numpy(call) if device == "cpu" and library.name in ("numpy", "cupy") else None
 
 
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """PyTorch's profiler writes of itself on standard error, unless told not to the first time."""
+    name, before = "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL")
+    os.environ[name] = before or "99"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        os.environ |= {name: before} if before else {}
+
+
 def of_torch_cpu(call: Call) -> int:
     profiler = import_module("torch.profiler")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), quiet_profiler():
         warnings.simplefilter(
             "ignore"
         )  # the first use warns of a default that does not matter for one cycle

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def cost(case: Case, inputs: Inputs, outputs: Any) -> Cost:
     if pairs is None:
         return Cost(0.0, 0.0, moved)
     sizes, share = case.sizes, SHARE[case.mode]
-    heads, all_pairs = sizes["B"] * sizes.get("H", 1), sizes["N"] * sizes["M"]
+    heads, all_pairs = sizes.get("B", 1) * sizes.get("H", 1), sizes.get("N", 1) * sizes.get("M", 1)
     if case.operation == "additive_attention":
         true = 2.0 * pairs * (sizes["A"] + sizes["E"])
         return Cost(true * share, true * share, moved)
@@ -92,6 +93,9 @@ def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:
     operation = CATALOGUE[case.operation]
     if "query" not in inputs or "value" not in inputs or operation.traits.parameters:
         return None
+    if operation.is_packed:
+        packed = visible_pairs(operation, inputs)
+        return None if packed is None else float(packed.sum())
     lead = inputs["query"].shape[:-2]
     one = {name: inputs[name][(slice(0, 1),) * len(lead)] for name in ("query", "key")}
     one |= {
@@ -109,7 +113,21 @@ def ceilings(device: str, dtype: str) -> Ceilings:
     Measured once in a run and dtype; the best of many, for a ceiling that neighbours have lowered
     would refuse honest times.
     """
+    if find_spec("torch") is None:
+        return measure_by_numpy(dtype)
     return Ceilings(matrix_product(device, dtype), measure_copy(device), tanh(device, dtype))
+
+
+def measure_by_numpy(dtype: str) -> Ceilings:
+    """The same where there is no PyTorch; NumPy computes in float32 what is narrower."""
+    own = np.float64 if dtype == "float64" else np.float32
+    n, rng = 1024, np.random.default_rng(0)
+    a, b, out = (rng.standard_normal((n, n)).astype(own) for _ in range(3))
+    return Ceilings(
+        2.0 * n**3 / best("cpu", partial(np.matmul, a, b, out=out)),
+        2.0 * a.nbytes / best("cpu", partial(np.copyto, out, a), 0.3),
+        a.size / best("cpu", partial(np.tanh, a, out=out), 0.3),
+    )
 
 
 def best(device: str, call: Callable[[], Any], seconds: float = 1.0) -> float:
@@ -154,11 +172,8 @@ def tanh(device: str, dtype: str) -> float:
     Tanh of numbers that stay in a register or a cache: on a GPU by a kernel that does nothing else.
     """
     torch = import_module("torch")
-    if device == "cuda":
-        from importlib.util import find_spec
-
-        if find_spec("triton"):
-            return tanh_alone()
+    if device == "cuda" and find_spec("triton"):
+        return tanh_alone()
     x = torch.randn(2**17, device=device).to(getattr(torch, dtype))
     out = torch.empty_like(x)
     return x.numel() / best(device, lambda: torch.tanh(x, out=out), 0.3)

@@ -3,7 +3,7 @@ What every plot of a page shares: one colour and mark a contestant, its ink and 
 matplotlib, when a plot is asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO
@@ -88,9 +88,3 @@ def write_ticks(axis: Any, format_value: Callable[[float], str]) -> None:
     axis.set_major_locator(ticker.LogLocator(10, between))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: format_value(value)))
     axis.set_minor_formatter(ticker.NullFormatter())
-
-
-def place_ticks(axis: Any, places: Sequence[float], words: Iterable[str]) -> None:
-    """Put the ticks of an axis at these places alone, each with its words."""
-    axis.set_ticks(list(places), list(words))
-    axis.set_minor_locator(import_module("matplotlib.ticker").NullLocator())

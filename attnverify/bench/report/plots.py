@@ -1,83 +1,37 @@
 """
-The plots as SVG text: time and memory over the length, the roofline, accuracy against speed, each
-contestant in one colour throughout.
+The plots as SVG text: the roofline, accuracy against speed, each contestant in one colour
+throughout.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from attnverify.bench.report.figures import (
     INK,
     Style,
-    assign_styles,
     extract_svg,
     name_contestants,
     open_figure,
-    place_ticks,
     write_ticks,
 )
 from attnverify.bench.report.results import Record, correct
-from attnverify.bench.report.scaling import curves
-from attnverify.bench.report.tables import groups, size, time
+from attnverify.bench.report.tables import groups
 
 Styles = dict[str, Style]
 Draw = Callable[[list[Record], Styles], str | None]
 
 
-def plots(records: list[Record], styles: Styles | None = None) -> dict[str, str]:
-    """
-    Draw every plot that the records have something for, by its caption. `styles` are the
-    contestants' on the whole page, where it shows more than these records.
-    """
+def plots(records: list[Record], styles: Styles) -> dict[str, str]:
+    """Draw every plot that the records have something for, by its caption."""
     made: dict[str, Draw] = {
-        "Time over the length N": partial(over_length, "seconds"),
-        "Peak extra memory over the length N": partial(over_length, "peak_extra_bytes"),
         "Roofline: true operations a second over operations a byte; the line is what this machine "
         "did at its best": draw_rooflines,
         "Accuracy against speed: the share of the error bound (above the line is wrong), and the "
         "time against the fastest correct one": draw_accuracy,
     }
-    known = assign_styles(records) if styles is None else styles
-    drawn = {caption: draw(records, known) for caption, draw in made.items()}
+    drawn = {caption: draw(records, styles) for caption, draw in made.items()}
     return {caption: svg for caption, svg in drawn.items() if svg}
-
-
-def over_length(what: str, records: list[Record], styles: Styles) -> str | None:
-    """Draw one curve a contestant, one pair of axes an operation."""
-    found = curves(records)
-    operations = sorted({operation for operation, _ in found})
-    if not operations:
-        return None
-    with open_figure(len(operations)) as (figure, axes, text):
-        for axis, operation in zip(axes, operations, strict=True):
-            axis.set(title=operation, xlabel="length N", xscale="log", yscale="log")
-            axis.set_ylabel("time" if what == "seconds" else "extra memory")
-            of_it = {label: curve for (name, label), curve in found.items() if name == operation}
-            for label, curve in of_it.items():
-                _draw_curve(axis, what, curve, styles[label] | {"label": label})
-            lengths = sorted({one["sizes"]["N"] for curve in of_it.values() for one in curve})
-            place_ticks(axis.xaxis, lengths, map(str, lengths))
-            write_ticks(axis.yaxis, time if what == "seconds" else _format_bytes)
-        name_contestants(figure, axes)
-    return extract_svg(text)
-
-
-def _draw_curve(axis: Any, what: str, curve: list[Record], style: Style) -> None:
-    """Draw the positive figures of a contestant; what needs no memory has no place in it."""
-    found = [(one["sizes"]["N"], _figure(one, what)) for one in curve]
-    points = [point for point in found if point[1]]
-    if points:
-        axis.plot(*zip(*points, strict=True), markersize=5, linewidth=1.5, **style)
-
-
-def _figure(record: Record, what: str) -> float:
-    return float(record[what]["median"] if what == "seconds" else record[what] or 0)
-
-
-def _format_bytes(value: float) -> str:
-    return size(round(value))
 
 
 def draw_rooflines(records: list[Record], styles: Styles) -> str | None:

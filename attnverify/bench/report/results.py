@@ -1,8 +1,9 @@
 """Results: where they are kept, how they are read back, and what two of them say of each other."""
 
 import json
+import os
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +25,6 @@ def device_name(device: str) -> str:
     """
     if device == "cuda":
         return slug(import_module("torch").cuda.get_device_name())
-    import os
-
     return slug(f"{processor_name()} {os.cpu_count()} cores")
 
 
@@ -56,9 +55,37 @@ def files(root: Path) -> list[Path]:
     return sorted(root.glob("*/*/[0-9]*.json"), key=lambda path: (path.parent.name, path.name))
 
 
-def latest(root: Path, device: str) -> Path | None:
-    found = [path for path in files(root) if path.parent.parent.name == device]
-    return found[-1] if found else None
+@dataclass(frozen=True)
+class Run:
+    """One recorded run: on which device, when, at which commit, and its records."""
+
+    device: str
+    date: str
+    commit: str
+    records: list[Record]
+
+    @property
+    def name(self) -> str:
+        """``2026-11-22 07:30, 8344e49``"""
+        return ", ".join(filter(None, (self.date, self.commit)))
+
+    @property
+    def kind(self) -> str:
+        """``cpu`` or ``cuda``"""
+        return next((record["device"] for record in self.records if "device" in record), "cpu")
+
+
+def read_last_runs(root: Path, device: str | None = None) -> list[Run]:
+    """Read the last run of each device, or of the one that is named."""
+    newest = {path.parent.parent.name: path for path in files(root)}
+    return [_read_run(name, path) for name, path in newest.items() if device in (None, name)]
+
+
+def _read_run(name: str, path: Path) -> Run:
+    commit = json.loads(path.read_text()).get("commit_info", {})
+    words = commit.get("id", "")[:7] + " and changes" * bool(commit.get("dirty"))
+    clock = f"{path.stem[:2]}:{path.stem[2:4]}"
+    return Run(name, f"{path.parent.name} {clock}", words, read(path))
 
 
 def read(path: Path) -> list[Record]:
@@ -72,16 +99,17 @@ def correct(record: Record) -> bool:
     return record["verdict"] == "correct" and not record["refused"] and bool(record["seconds"])
 
 
-def ratio(slow: Record, fast: Record) -> tuple[float, float, float]:
-    """Estimate how many times as long ``slow`` takes, and an interval of 95 % for it."""
-    middle, low, high = fast["ratios"][slow["label"]]
-    return middle, low, high
+def first_line(text: str) -> str:
+    return (text.splitlines() or [""])[0][:120]
 
 
-def select(records: Iterable[Record], **wanted: Any) -> list[Record]:
-    """Select the records that say all of this."""
+def not_measured(records: list[Record]) -> list[str]:
+    """Tell who is missing, wrong or out of memory, once each with the first reason."""
+    reasons = {
+        (record["label"], record["verdict"]): first_line(record["reason"])
+        for record in reversed(records)
+        if record["verdict"] in ("missing", "wrong", "out of memory")
+    }
     return [
-        record
-        for record in records
-        if all(record.get(name) == value for name, value in wanted.items())
+        f"{label}: {verdict} ({reason})" for (label, verdict), reason in sorted(reasons.items())
     ]

@@ -1,5 +1,6 @@
 """The results as tables: in the terminal by rich, and the same rows for the page."""
 
+import sys
 from collections.abc import Iterator
 
 from rich.box import SIMPLE
@@ -7,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnverify.bench.report.goals import first_line
-from attnverify.bench.report.results import Record, correct
+from attnverify.bench.report.results import Record, correct, first_line
+from attnverify.report.terminal_colours import fold, terminal_width
 
 TITLES = (
     "implementation",
@@ -112,26 +113,54 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
+SPARED = ("host", "true", "TFLOP/s", "GB/s", "roofline", "extra memory", "20 % to 80 %", "budget")
+"""Columns that a narrow terminal goes without, these first."""
+
+VERDICT = 24
+"""Characters that the words of a verdict have at least, and are folded in."""
+
+
 def show(title: str, records: list[Record], lines: list[str]) -> None:
-    """Print the tables and the goals on the terminal; into a file as wide as they are."""
-    console = Console()
-    console = console if console.is_terminal else Console(width=180)
-    console.print(f"[bold]{title}[/bold]")
+    """Print the tables and the goals, as wide as the terminal; what has no room is named."""
+    width = terminal_width(sys.stdout)
+    console, left_out = Console(width=width), dict[str, None]()
+    console.print(Text(title, style="bold"))
     for name, group in groups(records):
-        console.print(build_table(name, rows(group)))
+        cells = rows(group)
+        titles = fitting(cells, width)
+        left_out |= dict.fromkeys(title for title in TITLES if title not in titles)
+        console.print(build_table(name, cells, titles))
+    if left_out:
+        words = f"left out for want of width: {', '.join(left_out)}; on the page of bench-report"
+        print("\n".join(fold(words, width)))
     print("\n".join(lines))
 
 
-def build_table(name: str, lines: list[tuple[str, ...]]) -> Table:
+def fitting(lines: list[tuple[str, ...]], width: int) -> list[str]:
+    """List the columns that a terminal has room for, each as wide as its longest cell."""
+    wide = {
+        title: max(len(title), *(len(cells[number]) for cells in lines))
+        for number, title in enumerate(TITLES)
+    }
+    wide["verdict"] = min(wide["verdict"], VERDICT)
+    shown = list(TITLES)
+    for title in SPARED:
+        if sum(wide[one] + 3 for one in shown) + 1 > width:
+            shown.remove(title)
+    return shown
+
+
+def build_table(name: str, lines: list[tuple[str, ...]], titles: list[str]) -> Table:
     """Build a group as a table of rich."""
     table = Table(title=name, box=SIMPLE, title_justify="left")
-    for number, column in enumerate(TITLES):
-        ends = number in (0, len(TITLES) - 1)
+    for title in titles:
+        ends = title in (TITLES[0], TITLES[-1])
         table.add_column(
-            column, justify="left" if ends else "right", overflow="fold", no_wrap=number == 0
+            title, justify="left" if ends else "right", overflow="fold", no_wrap=title != "verdict"
         )
     for cells in lines:
-        table.add_row(*(Text(cell, style=style(cells)) for cell in cells))
+        shown = [cell for title, cell in zip(TITLES, cells, strict=True) if title in titles]
+        table.add_row(*(Text(cell, style=style(cells)) for cell in shown))
     return table
 
 

@@ -1,9 +1,9 @@
 """
 Fits: a factor that explains a failure which no convention and no known fault does.
 
-One stage is multiplied by a factor, or each output; the factor nearest to the outputs is told if
-all observations are then within the yardstick: one number for all of them, a power of a size, or a
-slope of its own for each head.
+One stage is multiplied by a factor, or each output, or a scale is another number; the factor
+nearest to the outputs is told if all observations are then within the yardstick: one number for all
+of them, a power of a size, or a slope of its own for each head.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.factors.least_squares import FactorModel, fit_common_factor
+from attnverify.diagnosis.factors.scale import fit_scale
 from attnverify.diagnosis.factors.stages import fit_stage_factor, slopes_of_heads
 from attnverify.diagnosis.whereabouts.outputs import exceeds_bound, output_names
 from attnverify.judge.observation import Observation
@@ -44,7 +45,12 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
     of_stage = (
         fit_stage_factor(wrong, seen) or slopes_of_heads(wrong) if operation.is_staged else None
     )
-    return of_stage or whole_output(wrong, seen) or each_output(wrong)
+    return (
+        of_stage
+        or fit_scale(operation, wrong, seen)
+        or whole_output(wrong, seen)
+        or each_output(wrong)
+    )
 
 
 def count_wrong_numbers(o: Observation) -> int:

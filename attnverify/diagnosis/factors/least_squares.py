@@ -35,7 +35,8 @@ class FactorModel:
     def residual(self, g: float) -> ndarray:
         """Outputs minus the function, in units of the yardstick."""
         seen = self.observation
-        others = arrays(self.of(g))
+        with np.errstate(all="ignore"):
+            others = arrays(self.of(g))
         parts = [
             unit(a, o, b, seen.dtype)
             for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)
@@ -119,8 +120,10 @@ def factor_in_words(g: float) -> Explanation:
     if abs(g - 1) < 0.1:
         side = say.LOW if g < 1 else say.HIGH
         return Explanation(side, say.PER_CENT.format(share=abs(g - 1), side=side))
-    near = round(2 * log2(abs(g))) / 2 if g else None
-    if near is None or abs(abs(g) / 2**near - 1) >= 0.01:
+    if g == 0:
+        return Explanation(say.OFF, say.TIMES_ZERO)
+    near = round(2 * log2(abs(g))) / 2
+    if abs(abs(g) / 2**near - 1) >= 0.01:
         return Explanation(say.OFF, say.OFF_BY.format(factor=g))
     sign = "-" if g < 0 else ""
     words = say.OFF_BY_POWER_OF_TWO.format(factor=g, sign=sign, exponent=near)

@@ -8,8 +8,8 @@ from typing import Any
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.conventions.operation_rows import OPERATION_SPEC_ANSWERS
-from attnverify.diagnosis.conventions.stage_rows import SPEC_ANSWERS
+from attnverify.conventions.operation_rows import OPERATION_SPEC_ANSWERS
+from attnverify.conventions.stage_rows import SPEC_ANSWERS
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
 from attnverify.judge.case import case_of

@@ -8,7 +8,7 @@ diagnosis; "none of ..." is an answer too, and so is "not told apart".
 """
 
 from attnverify.backends.loader import Backend, Implementation
-from attnverify.diagnosis.conventions.convention import conventions
+from attnverify.conventions.convention import conventions
 from attnverify.diagnosis.identification.card import ConventionCard
 from attnverify.diagnosis.identification.staged import identify_staged
 from attnverify.diagnosis.identification.unstaged import identify_unstaged

@@ -11,8 +11,8 @@ import numpy as np
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.diagnosis.conventions.convention import Convention, conventions
-from attnverify.diagnosis.conventions.stage_rows import SPEC_ANSWERS
+from attnverify.conventions.convention import Convention, conventions
+from attnverify.conventions.stage_rows import SPEC_ANSWERS
 from attnverify.diagnosis.identification.card import (
     Answer,
     ConventionCard,

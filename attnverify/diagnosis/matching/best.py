@@ -4,17 +4,23 @@ The candidates that explain all that was seen, the nearest first.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.conventions.public import PUBLIC
-from attnverify.judge.observation import Observation
+from attnverify.diagnosis.factors.least_squares import unit
+from attnverify.diagnosis.public_conventions import PUBLIC
+from attnverify.judge.observation import Observation, arrays
 
 CLEARLY = 4.0
 """A candidate explains only what the specification does not: it must be nearer by this factor."""
 FAR = 1000.0
 """So much nearer must one be that is beyond the bound, which is that of the specification's numbers
 and not of its own."""
+
+NEARER = 100.0
+"""So much nearer must such a candidate be in each number that is beyond the bound."""
 
 MOST_ALIKE = 6
 """So many candidates at most that these recipes cannot tell apart are held apart by others."""
@@ -27,13 +33,16 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     """
     words = tuple(dict.fromkeys(candidate.words for candidate, _ in best))
     share = max(ratio for _, ratio in best)
+    told = say.OF_THE_BOUND.format(share=share) if share else say.EXACTLY
     named = (
         say.AS_IN.format(mistake=each, packages=PUBLIC[each]) if each in PUBLIC else each
         for each in words
     )
+    parts = best[0][0].parts if len(words) == 1 else ()
     return Cause(
-        say.EQUALS.format(mistakes=say.EITHER.join(named), share=share),
-        tuple(Explanation(each, each) for each in words),
+        say.EQUALS.format(mistakes=say.EITHER.join(named), share=told),
+        tuple(Explanation(each, each) for each in parts or words),
+        together=bool(parts),
     )
 
 
@@ -55,7 +64,7 @@ def best_matches(
         worst = {
             candidate: max(worst[candidate], ratio)
             for candidate, ratio in distances.items()
-            if ratio <= TWO_ERRORS and (ratio < law or law <= 1 or candidate.rounds)
+            if is_near(candidate, observation) and (ratio < law or law <= 1 or candidate.rounds)
         }
     worst = {
         candidate: ratio
@@ -74,6 +83,24 @@ def best_matches(
         for found in ranked[:MOST_ALIKE]
         if rounded_ratio(found[1]) <= 1.25 * rounded_ratio(ranked[0][1])
     ]
+
+
+def is_near(candidate: Candidate, seen: Observation) -> bool:
+    """
+    Whether a candidate is within two errors of an observation, or far nearer than the specification
+    wherever it is not: its own numbers, such as scores of -10000, may round to more than the bound.
+    """
+    ratio = candidate.distance(seen)
+    if ratio <= TWO_ERRORS or ratio > min(seen.distance(seen.expected) / FAR, FAR):
+        return ratio <= TWO_ERRORS
+    parts = zip(
+        seen.actual, seen.expected, arrays(candidate.answer(seen)), seen.bounds, strict=True
+    )
+    off = (
+        [np.abs(unit(actual, other, bound, seen.dtype)) for other in (own, law)]
+        for actual, law, own, bound in parts
+    )
+    return all(bool((own <= np.maximum(TWO_ERRORS, law / NEARER)).all()) for own, law in off)
 
 
 def explaining(

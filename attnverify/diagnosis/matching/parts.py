@@ -4,21 +4,18 @@ rest.
 
 A kernel may hold two mistakes, or one in a branch of its own. A candidate is told of a part if it
 explains several failing cases, among them one of many numbers, and a condition separates these from
-the failing cases that it does not explain and from the passes in which it would fail. Where another
-change beside it explains everything, the two are told of everything.
+the failing cases that it does not explain and from the passes in which it would fail.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import comb, log2
 
-from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate, with_another
+from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.matching.best import (
     CLEARLY,
-    best_matches,
     cause_of_candidates,
     law_of,
 )
@@ -38,8 +35,6 @@ NO_BRANCH = ("layout", "values", "poison")
 BITS = 8
 """As many at least must it take to say which of the cases are the part: some hundred conditions are
 tried."""
-MOST_JOINED = 2
-"""So many candidates at most, of those that explain the most, are joined with every other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +59,6 @@ class Part:
 
 
 def explain_in_parts(
-    operation: Operation,
     tried: Sequence[Candidate],
     failing: Sequence[Observation],
     passed: Sequence[Observation],
@@ -75,9 +69,6 @@ def explain_in_parts(
     large = [o for o in telling if o.size > SMALL_ENOUGH]
     right = [o for o in passed if o.size <= SMALL_ENOUGH]
     parts = sorted(parts_of(tried, wrong), key=lambda part: -len(part.explained))
-    for part in parts[:MOST_JOINED]:
-        if part.others and (joined := join_with_another(operation, part, [*failing, *passed])):
-            return joined
     found = plainest([told for one in parts if (told := separated(one, right, large))])
     return describe_part(found[0], found[1:]) if found else None
 
@@ -95,27 +86,31 @@ def plainest(parts: Sequence[Part]) -> list[Part]:
 
 def parts_of(tried: Sequence[Candidate], wrong: Sequence[Observation]) -> Iterator[Part]:
     """Yield what each candidate explains, where that is something."""
+    cheapest_first = sorted(wrong, key=lambda o: o.size)
     for candidate in tried:
+        if explains_too_few(candidate, cheapest_first):
+            continue
         ratios = {o.case: candidate.distance(o) for o in wrong}
         near = [o for o in wrong if ratios[o.case] <= 1.0]
         own = [o for o in near if ratios[o.case] <= law_of(candidate, [o]) / CLEARLY]
         if len(own) >= SEVERAL and max(count_numbers(o) for o in own) >= NUMBERS:
-            explained = {o.case for o in own}
-            others = tuple(o for o in wrong if o.case not in explained)
+            others = tuple(o for o in wrong if o not in own and ratios[o.case] > TWO_ERRORS)
             yield Part(candidate, max(ratios[o.case] for o in own), tuple(own), others)
+
+
+def explains_too_few(candidate: Candidate, wrong: Sequence[Observation]) -> bool:
+    """Tell whether too many are not explained; the last, and dearest, are not asked then."""
+    spare = len(wrong) - SEVERAL
+    for o in wrong:
+        if spare < 0:
+            return True
+        spare -= not candidate.distance(o) <= 1.0
+    return spare < 0
 
 
 def count_numbers(o: Observation) -> int:
     """How many numbers come out."""
     return sum(x.size for x in o.actual)
-
-
-def join_with_another(
-    operation: Operation, part: Part, seen: Sequence[Observation]
-) -> Cause | None:
-    """Join the candidate with each other change of a stage; the two that explain everything."""
-    best = best_matches(with_another(operation.name, part.candidate), seen)[:1]
-    return cause_of_candidates(best) if best else None
 
 
 def separated(

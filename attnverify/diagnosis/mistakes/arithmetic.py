@@ -72,9 +72,22 @@ def near(dtype: str, wrong: Sequence[Observation]) -> bool:
 def rounding_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
     """Operands that are rounded before they are multiplied."""
     for name, rounding in ROUNDINGS.items():
-        yield say.INPUTS_ROUNDED.format(name=name), with_rounded_inputs(operation, rounding)
+        yield (
+            say.STAGE_ROUNDED.format(stage="inputs", name=name),
+            with_rounded_inputs(operation, rounding),
+        )
+        for argument in PRODUCTS if operation.is_staged else ():
+            if argument in operation.arguments:
+                words = describe_rounding(argument, "operand", name)
+                yield words, with_rounded_inputs(operation, rounding, argument)
     if operation.is_staged and not operation.is_gradient and "value" in operation.arguments:
         yield "both products in TF32", with_products_in_tf32(operation)
+
+
+def describe_rounding(stage: str, field: str, name: str) -> str:
+    """What is rounded, and which field of PRECISION says so; "" for none."""
+    words = say.STAGE_ROUNDED.format(stage=stage, name=name)
+    return say.ALLOWED.format(stage=words, field=field, declared=name.lower()) if field else words
 
 
 def to_tf32(x: ndarray) -> ndarray:
@@ -101,9 +114,15 @@ def rounded_inputs(inputs: Inputs, rounding: Callable[[ndarray], ndarray]) -> In
 
 
 def with_rounded_inputs(
-    operation: Operation, rounding: Callable[[ndarray], ndarray]
+    operation: Operation, rounding: Callable[[ndarray], ndarray], only: str = ""
 ) -> Callable[[Observation], Any]:
-    return lambda seen: operation.reference(**rounded_inputs(seen.inputs, rounding))
+    """Return the operation of rounded inputs, or of one that is rounded."""
+
+    def answer(seen: Observation) -> Any:
+        given = {only: seen.inputs[only]} if only else seen.inputs
+        return operation.reference(**seen.inputs | rounded_inputs(given, rounding))
+
+    return answer
 
 
 def with_products_in_tf32(operation: Operation) -> Callable[[Observation], Any]:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.mistakes.exchanged import exchanged_pairs
-from attnverify.diagnosis.mistakes.memory import memory_mistakes
+from attnverify.diagnosis.mistakes.memory import memory_mistakes, merge_mistakes
+from attnverify.diagnosis.mistakes.misread import exchanged_pairs, first_of, misread_arguments
 from attnverify.inputs.recipe import Inputs
 
 Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
@@ -24,16 +24,10 @@ Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
 
 def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each mistake that the operation can show."""
-    yield from wrong_heads(operation)
+    yield from misread_arguments(operation)
+    if operation.axes.get("query", "").split() == ["B", "H", "N", "D"]:
+        yield "arrays read as [B N H D] where their shapes allow it", read_positions_first
     yield from left_out(operation)
-    for letter, name in (("B", "batch element"), ("H", "head")):
-        for argument, axes in operation.axes.items():
-            if letter in axes.split() and argument != "d_output":
-                axis = axes.split().index(letter)
-                yield (
-                    f"the first {name}'s {argument} for all",
-                    with_changed_argument(argument, partial(first_of, axis=axis)),
-                )
     for argument in ("mask", "visible", "keep", "attn_mask"):
         if argument in operation.arguments:
             yield (
@@ -48,9 +42,17 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
                 f"the first leading element of {argument} for all",
                 with_changed_argument(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
             )
+    if "key_padding_mask" in operation.arguments:
+        yield (
+            "the padding of the first batch entry for all",
+            with_changed_argument("key_padding_mask", partial(first_of, axis=0)),
+        )
     if {"key", "value"} <= set(operation.arguments):
         yield from lost_key_mistakes(operation)
     yield from memory_mistakes(operation)
+    yield from merge_mistakes(operation)
+    if operation.name == "rel_shift":
+        yield "the last row dropped behind the padding where the first must be", with_tail_dropped
     if "D" in " ".join(operation.axes.values()):
         for width in (16, 32, 64):
             yield (
@@ -77,46 +79,19 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
         )
 
 
+def with_tail_dropped(operation: Operation, inputs: Inputs) -> Any:
+    """A column of zeros in front, read as rows one shorter, the tail left out."""
+    x = inputs["x"]
+    padded = np.concatenate([np.zeros_like(x[..., :1]), x], axis=-1)
+    line = padded.reshape(*x.shape[:-2], -1)
+    return line[..., : x.shape[-2] * x.shape[-1]].reshape(x.shape)
+
+
 def with_unscaled_gradient(operation: Operation, inputs: Inputs, number: int) -> Any:
     """Return the gradients with one of them as it is before its factor 1/sqrt(D)."""
     width = inputs["query"].shape[-1]
     found = operation.reference(**inputs)
     return tuple(x * width**0.5 if i == number else x for i, x in enumerate(found))
-
-
-def wrong_heads(operation: Operation) -> Iterator[Mistake]:
-    """Arguments of another head or batch element than the one that is computed, and axes read
-    in another order than they have."""
-    for letter, name in (("B", "batch element"), ("H", "head")):
-        for argument in ("key", "value", "query"):
-            axes = operation.axes.get(argument, "").split()
-            if letter not in axes:
-                continue
-            for words, places in OTHER_PLACES.items():
-                change = partial(taken, axis=axes.index(letter), places=places)
-                yield (
-                    f"the {argument} of {words.format(name=name)}",
-                    with_changed_argument(argument, change),
-                )
-    if operation.axes.get("query", "").split() == ["B", "H", "N", "D"]:
-        yield (
-            "keys and values that two heads share, as grouped heads do",
-            with_changed_arguments(
-                ("key", "value"), partial(taken, axis=1, places=lambda i: i // 2)
-            ),
-        )
-        yield "arrays read as [B N H D] where their shapes allow it", read_positions_first
-
-
-OTHER_PLACES: dict[str, Callable[[ndarray], ndarray]] = {
-    "the next {name} (a wrong {name} index)": lambda i: np.roll(i, -1),
-    "the {name} before (a wrong {name} index)": lambda i: np.roll(i, 1),
-    "the {name}s in reverse order": lambda i: i[::-1],
-}
-
-
-def taken(x: ndarray, axis: int, places: Callable[[ndarray], ndarray]) -> ndarray:
-    return x.take(places(np.arange(x.shape[axis])), axis=axis)
 
 
 def read_positions_first(operation: Operation, inputs: Inputs) -> Any:
@@ -142,6 +117,11 @@ def left_out(operation: Operation) -> Iterator[Mistake]:
             "the position table in reverse order",
             with_changed_argument("position", lambda x: x[..., ::-1, :]),
         )
+        for words, by in (("on", -1), ("back", 1)):
+            yield (
+                f"the position table read one row {words}",
+                with_changed_argument("position", partial(np.roll, shift=by, axis=-2)),
+            )
     if "w_score" in operation.arguments and not operation.is_gradient:
         yield "the tanh after the sum over the hidden units", with_tanh_last
 
@@ -218,17 +198,6 @@ def with_changed_argument(
     return answer
 
 
-def with_changed_arguments(
-    names: tuple[str, ...], change: Callable[[ndarray], ndarray]
-) -> Callable[[Operation, Inputs], Any]:
-    """Return the reference with several arguments changed alike."""
-
-    def answer(operation: Operation, inputs: Inputs) -> Any:
-        return operation.reference(**inputs | {name: change(inputs[name]) for name in names})
-
-    return answer
-
-
 def with_changed_output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
     """Return the reference with its first output rearranged."""
 
@@ -273,10 +242,6 @@ def in_the_first(j: ndarray, M: int, block: int) -> ndarray:
 
 def first_columns(x: ndarray, width: int) -> ndarray:
     return x * (np.arange(x.shape[-1]) < width)
-
-
-def first_of(x: ndarray, axis: int) -> ndarray:
-    return np.broadcast_to(x.take([0], axis=axis), x.shape).copy()
 
 
 def transposed(x: ndarray) -> ndarray:

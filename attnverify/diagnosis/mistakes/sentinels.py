@@ -6,6 +6,7 @@ hidden, where a hidden score leads by more, and where a score is infinite alread
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,10 @@ def lowest(dtype: str) -> float:
     return -largest(dtype)
 
 
+def no_lower_than(number: float, dtype: str) -> float:
+    return max(number, lowest(dtype))
+
+
 def emptied_by_mask(s: StagedAttention) -> Any:
     """The rows from which the mask alone hides every key."""
     return False if s.visible is None else ~s.visible.any(axis=-1, keepdims=True)
@@ -118,6 +123,7 @@ IN_FLOAT32 = ", and a softmax in float32"
 BUT_FOR_EMPTY = " but for rows that the mask empties"
 XLNET = "1e30 subtracted from hidden scores (65500 in float16)"
 HALF = f"half {LOWEST} for the bias of hidden scores but for empty rows of a mask"
+NUMBERS = (-10.0, -50.0, -100.0, -1e3, -1e4, -1e5, -1e6, -1e9, -1e30)
 SENTINELS: dict[str, Change] = {
     XLNET: Sentinel(
         lambda dtype: -65500.0 if dtype == "float16" else -1e30, "added", products=True
@@ -129,6 +135,12 @@ SENTINELS: dict[str, Change] = {
     f"hidden scores at {LOWEST}{BUT_FOR_EMPTY}{IN_FLOAT32}": Sentinel(
         lowest, softmax="float32", zeroed=emptied_by_mask
     ),
+    **{
+        f"hidden scores at {number:g}, which is a number and not minus infinity": Sentinel(
+            partial(no_lower_than, number)
+        )
+        for number in NUMBERS
+    },
     HALF: Sentinel(
         lambda dtype: lowest(dtype) / 2, "for the bias", "float64", zeroed=emptied_where_masked
     ),

@@ -5,6 +5,7 @@ place, a softmax over another axis, weights rounded, terms of the gradient left 
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,17 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.conventions.stage_changes import float_mask
+from attnverify.conventions.convention import conventions
+from attnverify.conventions.slopes import below
+from attnverify.conventions.stage_changes import behind_causal, float_mask
+from attnverify.diagnosis.mistakes.arithmetic import describe_rounding
+from attnverify.diagnosis.mistakes.gradients import dropped_for_weights
 from attnverify.diagnosis.mistakes.sentinels import sentinel_mistakes, stored
-from attnverify.reference import attention
-from attnverify.reference.staged_attention import Change, StagedAttention, dropped
+from attnverify.reference import attention, gradients
+from attnverify.reference.staged_attention import Change, StagedAttention, dropped, scores
 
 Applies = Callable[[Operation], bool]
+Rounding = Callable[[ndarray], ndarray]
 
 
 def stage_mistakes(operation: Operation) -> Iterator[tuple[str, Change]]:
@@ -26,10 +32,12 @@ def stage_mistakes(operation: Operation) -> Iterator[tuple[str, Change]]:
         return
     if operation.forward.mask:
         yield from sentinel_mistakes(operation.forward)
+    yield from rounded_stages(operation.forward)
     for applies, words, change in STAGE_MISTAKES:
         if applies(operation.forward):
             yield words, change
     if operation.is_gradient:
+        yield from recomputing(operation)
         yield from (
             (words, change) for applies, words, change in GRADIENT_MISTAKES if applies(operation)
         )
@@ -72,16 +80,16 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
     return replace(s, weigh=weigh)
 
 
-def over_axis(axis: int) -> Change:
-    """Return a softmax over another axis than the keys."""
+def over_axis(axis: int, score: ndarray, visible: ndarray) -> ndarray:
+    """A softmax over another axis than the keys."""
+    if score.ndim < -axis:
+        return attention.weigh(score, visible)
+    moved = (np.moveaxis(x, axis, -1) for x in (score, visible))
+    return np.moveaxis(attention.weigh(*moved), -1, axis)
 
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        if score.ndim < -axis:
-            return attention.weigh(score, visible)
-        moved = (np.moveaxis(x, axis, -1) for x in (score, visible))
-        return np.moveaxis(attention.weigh(*moved), -1, axis)
 
-    return lambda s: replace(s, weigh=weigh)
+def zeros_taken_for_hidden(s: StagedAttention) -> StagedAttention:
+    return replace(s, weigh=lambda score, seen: attention.weigh(score, seen & (score != 0)))
 
 
 def dropped_scores(s: StagedAttention) -> StagedAttention:
@@ -103,17 +111,21 @@ def without_draw(s: StagedAttention) -> StagedAttention:
     return replace(s, inputs=s.inputs | {"keep": None}, kept=1.0)
 
 
-def without_maximum(empty: float, dtype: str = "") -> Change:
+def without_maximum(
+    empty: float, dtype: str = "", subtracted: Callable[[ndarray], Any] = lambda seen: 0.0
+) -> Change:
     """
-    Return the exponentials of the scores as they are, as the dtype holds them, by default one that
-    is wide enough for the inputs; ``empty`` stands for a sum of 0.
+    Return the exponentials of the scores less what is subtracted, as the dtype holds them, by
+    default one that is wide enough for the inputs; ``empty`` stands for a sum of 0.
     """
 
     def change(s: StagedAttention) -> StagedAttention:
         held = dtype or ("float64" if s.dtype == "float64" else "float32")
 
         def weigh(score: ndarray, visible: ndarray) -> ndarray:
-            weights = np.where(visible, round_to(np.exp(score), held), 0.0)
+            seen = np.where(visible, score, -np.inf)
+            exponentials = stored(np.exp(score - subtracted(seen)), held)
+            weights = np.where(visible, exponentials, 0.0)
             total = weights.sum(axis=-1, keepdims=True)
             shares = weights / np.where(total == 0, empty, total)
             return np.where(visible.any(axis=-1, keepdims=True), shares, 0.0)
@@ -123,8 +135,78 @@ def without_maximum(empty: float, dtype: str = "") -> Change:
     return change
 
 
-def stored_in(dtype: str) -> Change:
-    return lambda s: replace(s, stored=lambda weights: round_to(weights, dtype))
+def maximum_from(number: float, seen: ndarray) -> ndarray:
+    return np.maximum(seen.max(axis=-1, keepdims=True), number)
+
+
+def maximum_of_rows(so_far: bool, seen: ndarray) -> ndarray:
+    """Return the maximum of all rows of a head, or of each and those before it."""
+    top = seen.max(axis=-1, keepdims=True)
+    top = np.maximum.accumulate(top, -2) if so_far else top.max(axis=-2, keepdims=True)
+    return np.where(np.isneginf(top), 0.0, top)
+
+
+def normaliser_without(key: int, empty: float) -> Change:
+    """Return weights over a sum that leaves out a key; ``empty`` stands for a sum of 0."""
+
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = attention.exponentials(score, visible)
+        total = np.delete(e, key, axis=-1).sum(axis=-1, keepdims=True)
+        shares = e / np.where(total == 0, empty, total)
+        return np.where(visible.any(axis=-1, keepdims=True), shares, 0.0)
+
+    return lambda s: replace(s, weigh=weigh)
+
+
+def averaged_or_nan(number: float) -> Change:
+    """Return a number for what a boolean mask hides, and NaN where other rows are all -inf."""
+
+    def change(s: StagedAttention) -> StagedAttention:
+        s, seen = replace(s, empty=np.nan), s.visible
+        if boolean_mask(s) is None:
+            return s
+        return replace(s, visible=None, rescore=lambda score: np.where(seen, score, number))
+
+    return change
+
+
+def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
+    """Words and change of each stage that may be stored in a narrower format."""
+    for dtype in ("bfloat16", "float16"):
+        for applies, words, field, change in ROUNDED_STAGES:
+            if applies(operation):
+                told = describe_rounding(words, field, dtype)
+                yield told, partial(change, lambda x, dtype=dtype: round_to(x, dtype))
+
+
+def with_rounded_weights(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+    return replace(s, weigh=lambda score, visible: rounding(attention.weigh(score, visible)))
+
+
+def with_rounded_sums(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = attention.exponentials(score, visible)
+        total = rounding(e.sum(axis=-1, keepdims=True))
+        return e / np.where(total == 0, 1, total)
+
+    return replace(s, weigh=weigh)
+
+
+def with_rounded_exponentials(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        e = attention.exponentials(score, visible)
+        total = e.sum(axis=-1, keepdims=True)
+        return rounding(e) / np.where(total == 0, 1, total)
+
+    return replace(s, weigh=weigh)
+
+
+def with_rounded_bias(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+    return s if s.bias is None else replace(s, bias=rounding(s.bias))
+
+
+def with_rounded_scale(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+    return replace(s, scale=float(rounding(np.array(s.scale))))
 
 
 def scale_of(size: Callable[[StagedAttention], int]) -> Change:
@@ -163,6 +245,64 @@ def draw_forgotten(s: StagedAttention) -> StagedAttention:
     return replace(s, backward={"drop_back": lambda d, keep, p: d})
 
 
+def drawn_back(factor: Callable[[float], float]) -> Change:
+    """Return the gradient of the weights with another factor on those that dropout kept."""
+
+    def change(s: StagedAttention) -> StagedAttention:
+        if s.inputs.get("keep") is None:
+            return s
+        drawn = replace(s, kept=factor(s.inputs["p"]))
+        return replace(s, backward={"drop_back": lambda d, keep, p: dropped(drawn, d)})
+
+    return change
+
+
+def recomputed(change: Change, own_mean: bool) -> Change:
+    """
+    Return a backward that computes the scores anew with a change and takes the sums of the forward
+    for them: weights that need not sum to 1, with delta of these weights or of the output.
+    """
+
+    def changed(s: StagedAttention) -> StagedAttention:
+        score, visible = scores(s)
+        seen = np.where(visible, score, -np.inf)
+        top = seen.max(axis=-1, keepdims=True)
+        top = np.where(np.isneginf(top), 0.0, top)
+        total = np.exp(seen - top).sum(axis=-1, keepdims=True)
+        law = np.exp(seen - top) / np.where(total == 0, 1, total)
+
+        def weigh(score: ndarray, visible: ndarray) -> ndarray:
+            again = np.where(visible, score, -np.inf)
+            return np.exp(again - top) / np.where(total == 0, 1, total)
+
+        def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
+            return gradients.row_mean(law, d_weights)
+
+        stages = {} if own_mean else {"row_mean": mean}
+        return replace(change(s), weigh=weigh, backward=stages)
+
+    return changed
+
+
+def in_both_directions(s: StagedAttention) -> StagedAttention:
+    return replace(s, causal=None, visible=None, distance=-np.abs(s.distance))
+
+
+def recomputing(operation: Operation) -> Iterator[tuple[str, Change]]:
+    """Backwards that compute the scores anew in another way than the forward."""
+    rows = [(c.words, c.change) for c in conventions(operation.name) if c.change is not None]
+    rows.append(("no causal mask and no other", lambda s: replace(s, causal=None, visible=None)))
+    if operation.traits.slopes:
+        rows.append(("no causal mask, distances |i - j|", in_both_directions))
+    rows.append(("2^x for e^x", lambda s: replace(s, exponent=np.log(2.0))))
+    rows.append(("scores scaled twice", lambda s: replace(s, scale=s.scale**2)))
+    for words, change in rows:
+        for own_mean in (False, True):
+            delta = ", delta of these weights too" if own_mean else ""
+            told = f"a backward that recomputes the weights with {words}{delta}"
+            yield told, recomputed(change, own_mean)
+
+
 def mean_over_queries(weights: ndarray, d_weights: ndarray) -> ndarray:
     both: ndarray = np.where(weights == 0, 0, weights * d_weights)
     return both.sum(axis=-2, keepdims=True)
@@ -189,6 +329,13 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
         return from_scores["weights"].mT @ d_output
 
     return replace(s, rescore=remember, backward={"value_grad": value_grad})
+
+
+def value_gradient_rounded(dtype: str) -> Change:
+    def change(s: StagedAttention) -> StagedAttention:
+        return replace(s, backward={"drop": lambda w, keep, p: dropped(s, round_to(w, dtype))})
+
+    return change
 
 
 def overflowing_beside(operation: Operation) -> Iterator[tuple[tuple[str, Change], ...]]:
@@ -219,8 +366,35 @@ ANY: Applies = lambda op: True
 MASKED: Applies = lambda op: op.mask is not None
 FLOATS: Applies = lambda op: op.mask == "mask"
 DROPPED: Applies = lambda op: "keep" in op.arguments
+OPEN: Applies = lambda op: op.is_attention and not op.traits.causal
 VALUED: Applies = lambda op: "value" in op.arguments
 WIDE: Applies = lambda op: "D" in op.sizes and "value" in op.arguments
+
+MAXIMA: tuple[tuple[str, str, Callable[[ndarray], Any]], ...] = (
+    *(
+        (f"whose search begins at {number:g}", f"{number:g}", partial(maximum_from, number))
+        for number in (0.0, -1.0, -10.0, -100.0, -1e3, -1e4, -1e5)
+    ),
+    ("of all rows of a head", "it", partial(maximum_of_rows, False)),
+    ("that is never lowered from row to row", "one before", partial(maximum_of_rows, True)),
+)
+"""What the maximum is of, below which number rows underflow, and what is subtracted."""
+
+ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], ...] = (
+    (ANY, "scores", "score", lambda rounding, s: replace(s, rescore=rounding)),
+    (ANY, "weights", "prob", with_rounded_weights),
+    (
+        DROPPED,
+        "weights behind the dropout",
+        "prob",
+        lambda rounding, s: replace(s, stored=rounding),
+    ),
+    (ANY, "exponentials", "prob", with_rounded_exponentials),
+    (ANY, "sums of the softmax", "softmax", with_rounded_sums),
+    (FLOATS, "float masks", "", with_rounded_bias),
+    (WIDE, "a scale", "scale_const", with_rounded_scale),
+)
+"""What is rounded, and the field of PRECISION that says so: inputs such as masks have none."""
 
 STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (MASKED, "scores multiplied by a boolean mask, so that hidden scores are 0",
@@ -230,12 +404,26 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
          with_sentinel(number))
         for number in (-1e4, -1e9)
     ),
+    *(
+        (FLOATS, f"keys that a boolean mask hides at {number:g}, which is a number, and NaN in "
+         "rows that a float mask empties", averaged_or_nan(number))
+        for number in (-1e4, -1e9)
+    ),
+    *(
+        (ANY, f"weights over a sum that leaves out the {words} key, so that rows do not sum to 1",
+         normaliser_without(key, empty))
+        for words, key in (("last", -1), ("first", 0))
+        for empty in (1.0, 0.0)
+    ),
     (MASKED, "boolean masks applied after the softmax, so that rows do not sum to 1",
      masked_after_softmax),
     (FLOATS, "NaN in rows that a float mask empties",
      float_mask(lambda s: replace(s, empty=np.nan))),
-    (ANY, "a softmax over the queries", over_axis(-2)),
-    (ANY, "a softmax over the heads", over_axis(-3)),
+    (ANY, "scores of 0 taken for hidden", zeros_taken_for_hidden),
+    *(
+        (ANY, f"a softmax over the {words}", partial(replace, weigh=partial(over_axis, axis)))
+        for words, axis in (("queries", -2), ("heads", -3))
+    ),
     *(
         row
         for empty in (0.0, 1.0)
@@ -244,11 +432,21 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
             (ANY, OVERFLOWING["float16"], without_maximum(empty, "float16")),
         )
     ),
+    *(
+        (ANY, f"a maximum {words}, so that rows far below {what} underflow",
+         without_maximum(empty, subtracted=top))
+        for words, what, top in MAXIMA
+        for empty in (0.0, 1.0)
+    ),
+    (lambda op: OPEN(op) and MASKED(op), "a top-left causal mask in place of the one given",
+     behind_causal(lambda N, M: 0)),
+    (lambda op: OPEN(op) and MASKED(op), "an end-aligned causal mask in place of the one given",
+     behind_causal(lambda N, M: M - N)),
     (DROPPED, "dropout on the scores, before the softmax", dropped_scores),
     (DROPPED, "dropped keys hidden before the softmax, so that kept weights are renormalised",
      dropped_keys_hidden),
-    (VALUED, "weights rounded to bfloat16", stored_in("bfloat16")),
-    (VALUED, "weights rounded to float16", stored_in("float16")),
+    (lambda op: op.traits.slopes, "slopes one step too small: those of the next head",
+     lambda s: replace(s, slopes=s.slopes * np.exp2(-8 / below(len(s.slopes))))),
     (WIDE, "scores scaled by 1/sqrt(D) and by 1/sqrt(M)", scale_of(lambda s: s.shape[-1])),
     (WIDE, "scores scaled by 1/sqrt(M), the number of keys",
      lambda s: replace(s, scale=s.shape[-1] ** -0.5)),
@@ -266,6 +464,32 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (lambda op: "D" in op.sizes, "gradients by query and key that are not scaled",
      lambda s: replace(s, d_scale=1.0)),
     (DROPPED, "a gradient of the weights that forgets dropout", draw_forgotten),
+    *(
+        (VALUED, describe_rounding("a gradient by value of weights", "prob", dtype),
+         value_gradient_rounded(dtype))
+        for dtype in ("bfloat16", "float16")
+    ),
+    (DROPPED, "a gradient by value that forgets dropout",
+     with_backward(drop=lambda weights, keep, p: weights)),
+    *(
+        (DROPPED, f"a gradient of the weights whose dropout is {words}", drawn_back(factor))
+        for words, factor in (
+            ("not scaled by 1/(1-p)", lambda p: 1.0),
+            ("scaled by p in place of 1/(1-p)", lambda p: p),
+            ("scaled by 1-p in place of 1/(1-p)", lambda p: 1 - p),
+            ("scaled by 1/p in place of 1/(1-p)", lambda p: 1 / p if p else 1.0),
+            ("scaled by 1/(1-p) twice", lambda p: (1 - p) ** -2),
+        )
+    ),
+    *(
+        (DROPPED, "the weights behind the dropout taken for the softmax's in its gradient",
+         dropped_for_weights(back))
+        for back in (True, False)
+    ),
+    (ANY, "weights detached from the gradient: a constant, so that nothing reaches the scores",
+     with_backward(score_grad=lambda weights, visible, d_weights, mean: 0.0 * weights)),
+    (ANY, "the softmax's gradient by its diagonal alone, p (1 - p)",
+     with_backward(row_mean=lambda weights, d_weights: weights * d_weights)),
     (MASKED, "a gradient by value that ignores the mask", value_gradient_unmasked),
     (lambda op: op.forward.mask == "mask",
      "NaN in rows that a float mask empties, which reaches hidden keys too",

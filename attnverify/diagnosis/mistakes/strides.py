@@ -16,12 +16,13 @@ from attnverify.inputs.memory_layouts import arrange
 from attnverify.inputs.recipe import layout_kinds
 from attnverify.judge.observation import Observation
 
-ARGUMENTS = ("query", "key", "value", "x", "score")
+ARGUMENTS = ("query", "key", "value", "x", "score", "d_output")
 
 
 def stride_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
     """Words and function of each mistake: of one argument, and of all arrays."""
-    names = [name for name in ARGUMENTS if name in operation.arguments]
+    known = ARGUMENTS if operation.outside is None else operation.outside.floats
+    names = [name for name in known if name in operation.arguments]
     for words, read in READINGS.items():
         for name in names:
             yield f"{name} read {words}", with_reading(operation, (name,), read)
@@ -35,7 +36,12 @@ def in_memory_order(x: ndarray) -> ndarray:
 
 
 def from_first_element(x: ndarray) -> ndarray:
-    """What lies from the first element on; raises where that is more than there is."""
+    """
+    What lies from the first element on; raises where that is more than there is. PyTorch has no
+    negative strides: it was given a copy.
+    """
+    if min(x.strides, default=0) < 0:
+        return x
     base = x
     while isinstance(base.base, ndarray):
         base = base.base
@@ -43,9 +49,15 @@ def from_first_element(x: ndarray) -> ndarray:
     return base.reshape(-1)[start : start + x.size].reshape(x.shape)
 
 
+def without_gaps(x: ndarray) -> ndarray:
+    """The same where the memory has gaps: what is dense, ``empty_like`` answers in its order."""
+    return x if np.may_share_memory(x.ravel(order="K"), x) else from_first_element(x)
+
+
 READINGS: dict[str, Callable[[ndarray], ndarray]] = {
     "in the order of memory, its strides forgotten": in_memory_order,
     "as if it were contiguous, its strides forgotten": from_first_element,
+    "as if it were contiguous, gaps in its memory forgotten": without_gaps,
 }
 
 

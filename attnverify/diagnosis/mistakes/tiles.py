@@ -21,12 +21,62 @@ SIZES = (16, 32, 64, 128, 8, 4)
 
 def tile_mistakes() -> Iterator[tuple[str, Change]]:
     """Words and change of each mistake at each size of a tile; where one tile is all, none is."""
+    yield from ((words, in_tiles(weigh)) for words, weigh in tile_softmaxes())
+    for size in SIZES:
+        for unit in (1.0, LOG2_E):
+            yield BLIND.format(size=size), partial(blind, size, unit)
+        for which, at in (("first", 0), ("last", -1)):
+            yield KEPT_AT_0.format(which=which, size=size), partial(kept_at_0, size, at)
+
+
+def kept_at_0(size: int, at: int, s: StagedAttention) -> StagedAttention:
+    """Where the tile that is visited first is hidden, the maximum is 0 at least."""
+    held = np.float64 if s.dtype == "float64" else np.float32
+
+    def weigh(score: ndarray) -> ndarray:
+        is_hidden = np.isneginf(split(score, size)[at]).all(axis=-1, keepdims=True)
+        top = np.where(is_hidden, np.maximum(largest(score), 0.0), largest(score))
+        e = np.exp(score - top).astype(held).astype(np.float64)
+        return normalised(e, e.sum(axis=-1, keepdims=True))
+
+    return in_tiles(weigh)(s)
+
+
+KEPT_AT_0 = (
+    "a running maximum that is set to 0 where the {which} tile of {size} keys is hidden, and is "
+    "never lowered again, so that rows far below 0 underflow"
+)
+
+
+LOG2_E = float(1.0 / np.log(2.0))
+"""What kernels multiply scores with that take powers of 2."""
+
+
+def blind(size: int, unit: float, s: StagedAttention) -> StagedAttention:
+    """In this unit the lowest number of a format may be minus infinity."""
+    held = np.float64 if s.dtype == "float64" else np.float32
+
+    def weigh(score: ndarray) -> ndarray:
+        lost = np.isneginf((score * unit).astype(held))
+        return unguarded(np.where(lost, -np.inf, score), size=size)
+
+    return replace(in_tiles(weigh)(s), empty=np.nan)
+
+
+BLIND = (
+    "minus infinity subtracted from itself, which is NaN, where the first tile of {size} keys is "
+    "hidden, or the whole row"
+)
+
+
+def tile_softmaxes() -> Iterator[tuple[str, Callable[[ndarray], ndarray]]]:
+    """Words of each and what it makes of scores, minus infinity where a pair is hidden."""
     for words, mistake in TILE_MISTAKES.items():
         for size in SIZES:
-            yield words.format(size=size), in_tiles(partial(mistake, size=size))
+            yield words.format(size=size), partial(mistake, size=size)
     for words, merge in MERGES.items():
         for least in (2, 32):
-            yield words.format(least=least), in_tiles(partial(merge, least=least))
+            yield words.format(least=least), partial(merge, least=least)
 
 
 def in_tiles(weigh: Callable[[ndarray], ndarray]) -> Change:
@@ -85,6 +135,41 @@ def accumulated(
         total = total * (factor if rescale_sum else 1.0) + e.sum(axis=-1, keepdims=True)
         weights = [w * (factor if rescale_output else 1.0) for w in weights] + [e]
     return normalised(np.concatenate(weights, axis=-1), total)
+
+
+def rescaled_by_inverse(score: ndarray, size: int) -> ndarray:
+    """What came before is divided by the factor that it should be multiplied by."""
+    exponentials, factors = running(score, size)
+    weights: list[ndarray] = []
+    for e, factor in zip(exponentials, factors, strict=True):
+        weights = [w / np.where(factor == 0, 1, factor) for w in weights] + [e]
+    total = sum_of_tiles(exponentials, factors)
+    return normalised(np.concatenate(weights, axis=-1), total)
+
+
+def sum_of_tiles(exponentials: list[ndarray], factors: list[ndarray]) -> ndarray:
+    """The sum as an online softmax carries it."""
+    total = np.zeros_like(factors[0])
+    for e, factor in zip(exponentials, factors, strict=True):
+        total = total * factor + e.sum(axis=-1, keepdims=True)
+    return total
+
+
+def last_tile_unshifted(score: ndarray, size: int) -> ndarray:
+    """The last tile goes into the sum without the maximum subtracted."""
+    top, at = largest(score), (score.shape[-1] - 1) // size * size
+    e = np.exp(score - top)
+    total = e[..., :at].sum(axis=-1, keepdims=True)
+    return normalised(e, total + np.exp(score[..., at:]).sum(axis=-1, keepdims=True))
+
+
+def lanes_added(score: ndarray, size: int) -> ndarray:
+    """Each lane takes every size-th key, and its sum is relative to its own maximum."""
+    total = np.zeros((*score.shape[:-1], 1))
+    for lane in range(min(size, score.shape[-1])):
+        own = score[..., lane::size]
+        total = total + np.exp(own - largest(own)).sum(axis=-1, keepdims=True)
+    return normalised(np.exp(score - largest(score)), total)
 
 
 def without_last_tile(score: ndarray, size: int) -> ndarray:
@@ -161,6 +246,14 @@ TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     ),
     "nothing rescaled when the maximum rises, in tiles of {size} keys": partial(
         accumulated, rescale_sum=False, rescale_output=False
+    ),
+    "an output rescaled by the inverse of its factor when the maximum rises, in tiles of {size} "
+    "keys": rescaled_by_inverse,
+    "the maximum not subtracted in the last tile's share of the sum ({size} keys a tile)": (
+        last_tile_unshifted
+    ),
+    "sums of {size} lanes added as they are, each relative to the maximum of its own lane": (
+        lanes_added
     ),
     "the keys of the last tile left out where it is not full ({size} keys a tile)": (
         without_last_tile

@@ -9,6 +9,7 @@ pass out, does not pay.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from math import floor, isfinite, log2, log10
 
@@ -105,6 +106,12 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     for letter in letters:
         seen = [case.recipe.sizes.get(letter, 0) for case in passing]
         yield from sizes(letter, [case.recipe.sizes[letter] for case in failing], seen)
+    for one, two in PRODUCTS:
+        if one in letters and two in letters:
+            count = partial(count_product, one, two)
+            failed, passed = ([*map(count, cases)] for cases in (failing, passing))
+            found = sizes(f"{one}*{two}", failed, passed)
+            yield from ((bits + 2, text) for bits, text in found if "=" not in text)
     yield from (
         (bits, f"{letter} % {k} {test}")
         for letter in letters
@@ -119,6 +126,14 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
                 *([measure(case) for case in cases] for cases in (failing, passing)),
             )
         )
+
+
+PRODUCTS = (("B", "H"),)
+"""Sizes whose product a kernel may hang on: how many blocks of its grid."""
+
+
+def count_product(one: str, two: str, case: Case) -> int:
+    return case.recipe.sizes.get(one, 0) * case.recipe.sizes.get(two, 0)
 
 
 OFTEN_TRUE = {"a row sees a key": 10}
@@ -169,7 +184,10 @@ def fields(failing: Sequence[Case]) -> Iterator[tuple[float, str]]:
 
 
 ABSENT = "None"
-EXCLUDED = (("layout.kind", "contiguous"), ("options.mem_len", "0"), ("poison", "finite"))
+EXCLUDED = (
+    *(("layout.kind", "contiguous"), ("options.mem_len", "0"), ("poison", "finite")),
+    ("mask.form", "bool"),
+)
 """What a kernel may do otherwise for one value than for all the others."""
 
 

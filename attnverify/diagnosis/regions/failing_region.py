@@ -17,6 +17,14 @@ from itertools import chain, cycle
 from attnverify.backends.loader import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.regions.boundaries import (
+    describe_tried,
+    in_plain_numbers,
+    is_edge,
+    is_of_sizes,
+    is_withstood,
+    next_question,
+)
 from attnverify.diagnosis.regions.condition_search import find_conjunction
 from attnverify.diagnosis.regions.rival_conditions import find_rivals, most_dividing
 from attnverify.inputs.conditions import Condition, parse_condition
@@ -30,10 +38,14 @@ TRIES = 2
 
 FOR_FRESH = 4, 2
 """Calls of the kernel and of the oracle that are kept for fresh draws."""
+FOR_BOUNDARIES = 16, 16
+"""Those that are kept for the boundaries of sizes."""
 CHANGED = 3
 """So many failing cases are changed in every size."""
 BETWEEN = (2, 5, 9, 24, 48, 80)
 """Sizes between those at which kernels change, and multiples of tiles that are no power of two."""
+FEW = 4
+"""Of fewer failures no region is offered that nothing else bears out."""
 LARGE = 1_000_000
 """The product of the sizes of a case that is asked for to tell conditions apart."""
 
@@ -105,11 +117,32 @@ class RegionOffer:
     fresh_passes: tuple[int, int]
     dtype: str
     """The dtype in which the region fails, or "*" where it fails in every one."""
+    tried: dict[str, str] = field(default_factory=dict)
+    """Of each condition on sizes the calls that have shown it, "" where none have."""
 
     @property
     def when(self) -> str | None:
         """The region as a line of the known failures has it; None: all cases."""
         return " and ".join(self.conditions) or None
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """
+        Its conditions, where the kernel has shown each that speaks of sizes, and more than a few
+        cases the others; else none.
+        """
+        few = min(self.failures[1], self.passes[1]) < FEW and not self.tried
+        return self.conditions if all(self.tried.values()) and not few else ()
+
+    @property
+    def counts(self) -> str:
+        """Of how many failing and passing cases it holds, and what was tried of its sizes."""
+        failures, passes = (
+            format_counts((one[0] + two[0], one[1] + two[1]))
+            for one, two in ((self.failures, self.fresh_failures), (self.passes, self.fresh_passes))
+        )
+        words = say.HOLDS.format(failures=failures, passes=passes)
+        return "; ".join((words, *filter(None, self.tried.values())))
 
     @property
     def holds(self) -> bool:
@@ -164,11 +197,12 @@ def offers(
         known = LabelledCases(implementation, dtype, frozenset(kinds), failing, [*passing])
         return generalise(known, draws, calls)
 
-    share = 1 if len(failures) == 1 else len(failures) + 1
-    kernel, oracle = (left // share for left in budget.left)
+    parts = 1 if len(failures) == 1 else 2
+    kernel, oracle = (left // parts for left in budget.left)
     together = region(failures, budget.part(kernel, oracle))
     if together.when or len(failures) == 1:
         return dict.fromkeys(failures, together)
+    kernel, oracle = (left // len(failures) for left in budget.left)
     return {what: region([what], budget.part(kernel, oracle)) for what in failures}
 
 
@@ -183,14 +217,18 @@ def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> Region
     others = [dtype for dtype in implementation.operation.dtypes if dtype != cases.dtype]
     calls = budget.less(len(others), len(others))
     if cases.passing:
-        ask_what_divides(cases, draws, calls.less(*FOR_FRESH))
+        ask_what_divides(cases, draws, calls.less(*FOR_FRESH).less(*FOR_BOUNDARIES))
+    else:
+        cases.add(aligned(cases.failing), calls)
     for round_ in range(1, ROUNDS + 1):
-        when, fresh = find_conjunction(cases.failing, cases.passing), cases.empty_copy()
+        when, fresh = ask_boundaries(cases, calls.less(*FOR_FRESH)), cases.empty_copy()
         fresh.add(draws.others(implementation.operation.name, round_ + 1), half_of(calls))
         found = evaluate_region(when, cases, fresh)
         if found.holds:
             break
         cases = cases.merged_with(fresh)
+    if found.fresh_failures[1] == 0 and len(cases.failing) < FEW and not found.tried:
+        found = evaluate_region((), cases, fresh)  # what so few have in common may be chance
     everywhere = fails_in_every_dtype(implementation, failed, others, budget)
     return replace(found, dtype="*" if everywhere else cases.dtype)
 
@@ -207,6 +245,29 @@ def ask_what_divides(cases: LabelledCases, draws: Draws, budget: CallBudget) -> 
             return
         left.remove(asked)
         cases.add([asked.recipe], budget)
+
+
+def ask_boundaries(cases: LabelledCases, budget: CallBudget) -> tuple[str, ...]:
+    """Find the conditions, and ask what their sizes hang on until no answer changes them."""
+    asked = set[Case]()
+    while True:
+        when = find_conjunction(cases.failing, cases.passing)
+        questions = next_question(when, cases.failing, cases.passing)
+        case = next((case for case in questions if case not in asked), None)
+        if case is None or not all(budget.left):
+            return when
+        asked.add(case)
+        cases.add([case.recipe], budget)
+
+
+def aligned(failing: Sequence[Case]) -> Iterator[Recipe]:
+    """Where nothing passes: the same in sizes that every tile divides."""
+    plain = min((case.recipe for case in failing), key=lambda r: shrink_key(r))
+    for size in ALIGNED:
+        yield resized(plain, {letter: size for letter in "NMDEF" if letter in plain.sizes})
+
+
+ALIGNED = (16, 64, 128)
 
 
 def half_of(budget: CallBudget) -> CallBudget:
@@ -236,7 +297,18 @@ def evaluate_region(
         count(conditions, cases)
         for cases in (known.failing, known.passing, fresh.failing, fresh.passing)
     )
-    return RegionOffer(when, failures, passes, fresh_failures, fresh_passes, known.dtype)
+    both = known.merged_with(fresh)
+    of_sizes = [text for text in when if is_of_sizes(text)]
+    tried = {
+        text: describe_tried(text, both.failing, both.passing)
+        if is_withstood(text, when, both.passing)
+        else ""
+        for text in of_sizes
+    }
+    plain = {text: in_plain_numbers(text) for text in when if is_edge(text, both.failing)}
+    when = tuple(plain.get(text, text) for text in when)
+    tried = {plain.get(text, text): words for text, words in tried.items()}
+    return RegionOffer(when, failures, passes, fresh_failures, fresh_passes, known.dtype, tried)
 
 
 def count(conditions: list[Condition], cases: list[Case]) -> tuple[int, int]:

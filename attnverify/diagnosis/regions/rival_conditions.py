@@ -9,6 +9,7 @@ the one on which the rivals, weighted by how short they are, are most divided.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import nsmallest
 from itertools import combinations
 
@@ -37,8 +38,13 @@ class Rival:
 
     def predict(self, case: Case) -> float:
         """How likely the case fails, if these are the conditions on which that hangs."""
-        holds = all(parse_condition(text)(case) for text in self.conditions)
-        return self.chance if holds else 0.0
+        return self.chance if all(holds(text, case) for text in self.conditions) else 0.0
+
+
+@lru_cache(maxsize=2**15)
+def holds(text: str, case: Case) -> bool:
+    """Whether a condition holds of a case: each rival, and each turn, asks again."""
+    return parse_condition(text)(case)
 
 
 def find_rivals(failing: Sequence[Case], passing: Sequence[Case]) -> list[Rival]:
@@ -46,11 +52,9 @@ def find_rivals(failing: Sequence[Case], passing: Sequence[Case]) -> list[Rival]
     priced = {text: bits for bits, text in sorted(candidates(failing, passing), reverse=True)}
     single: list[tuple[int, float, str]] = []
     for text, bits in priced.items():
-        holds = parse_condition(text)
-        if all(map(holds, failing)):
-            single.append(
-                (sum(1 << i for i, case in enumerate(passing) if holds(case)), bits, text)
-            )
+        if all(holds(text, case) for case in failing):
+            passes = sum(1 << i for i, case in enumerate(passing) if holds(text, case))
+            single.append((passes, bits, text))
     tried = nsmallest(MOST_TRIED, single, key=lambda row: (row[0].bit_count(), row[1]))
     joined = ((a[0] & b[0], a[1] + b[1] + JOINT, (a[2], b[2])) for a, b in combinations(tried, 2))
     every: list[tuple[int, float, tuple[str, ...]]] = [((1 << len(passing)) - 1, 0.0, ())]

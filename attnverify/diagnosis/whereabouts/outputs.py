@@ -2,13 +2,14 @@
 Which outputs are wrong, where in them, and what stands there.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.catalogue.pytrees import differentiable_inputs
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.factors.least_squares import (
     ROUNDINGS,
@@ -31,8 +32,14 @@ def exceeds_bound(own: ndarray, law: ndarray, bound: ndarray | None) -> ndarray:
 
 
 def most_telling(observed: Sequence[Observation]) -> list[Observation]:
-    """Those first in which a part is right, and among them those with more to tell of."""
-    return sorted((o for o in observed if o.wrong), key=lambda o: (not is_partly_right(o), -o.size))
+    """
+    The typical ones first, and among them those with more to tell of: where a part is right in half
+    of them at least these, else those that are wrong everywhere.
+    """
+    partly = {o.case: is_partly_right(o) for o in observed if o.wrong}
+    typical = 2 * sum(partly.values()) >= len(partly)
+    wrong = [o for o in observed if o.wrong]
+    return sorted(wrong, key=lambda o: (partly[o.case] != typical, -o.size))
 
 
 def is_partly_right(o: Observation) -> bool:
@@ -53,12 +60,20 @@ def wrong_elements(o: Observation) -> list[ndarray]:
 
 
 def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.WRONG) -> str:
-    """Which outputs are wrong, what stands there, and where that is in the most telling answer."""
+    """
+    Which outputs are wrong, what stands there, and where that is in the most telling answer, if it
+    is alike in all others.
+    """
     ranked = most_telling(observed)
+    others = [wrong_elements(o) for o in ranked[1:]]
     told = [
         name
         + describe_numbers(ranked, number)
-        + describe_indices(wrong, axes_of(ranked[0], number))
+        + describe_indices(
+            wrong,
+            axes_of(ranked[0], number),
+            [each[number] for each in others if number < len(each)],
+        )
         for o in ranked[:1]
         for number, (name, wrong) in enumerate(
             zip(output_names(o), wrong_elements(o), strict=False)
@@ -120,17 +135,6 @@ def output_names(o: Observation) -> list[str]:
     if len(o.actual) == 1:
         return [say.OUTPUT]
     return [say.NUMBERED_OUTPUT.format(number=number) for number in range(len(o.actual))]
-
-
-def differentiable_inputs(inputs: Any) -> Iterator[str]:
-    """Yield the names of the float arrays among the inputs, but for the gradients that arrive."""
-    for name, value in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
-        if str(name).startswith("d_"):
-            continue
-        if isinstance(value, dict | list):
-            yield from (f"{name}.{leaf}" for leaf in differentiable_inputs(value))
-        elif isinstance(value, ndarray) and value.dtype.kind == "f":
-            yield str(name)
 
 
 def axes_of(o: Observation, number: int) -> str:

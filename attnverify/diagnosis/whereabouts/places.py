@@ -2,6 +2,8 @@
 Places: where in an array something is, in words, axis by axis.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy import ndarray
 
@@ -13,20 +15,42 @@ NAMES = {
 }
 
 
-def describe_indices(wrong: ndarray, axes: str = "") -> str:
+def describe_indices(wrong: ndarray, axes: str = "", others: Sequence[ndarray] = ()) -> str:
     """
     Where a boolean array is True along its axes: ``: from key 64 of 96 on, in head 3 alone``;
-    nothing where it is everywhere.
+    nothing where it is everywhere. ``others`` are the same of other cases: a place that is not
+    theirs is none of the failure's.
     """
     names = axes or ("BHNM" if wrong.ndim == 4 else "BNM")
     told = []
     for axis, letter in list(enumerate(names))[::-1]:
-        there = np.asarray(
-            wrong.any(axis=tuple(other for other in range(wrong.ndim) if other != axis))
-        )
+        there = along(wrong, axis)
         words = describe_axis(there, NAMES.get(letter, say.INDEX_OF_AXIS.format(axis=axis)))
-        told += [words] if words else []
+        beside = [along(x, axis) for x in others if x.ndim == wrong.ndim and x.any()]
+        if words and all(len(x) == 1 or is_like(there, x) for x in beside):
+            told.append(words)
     return say.PLACE.format(places=", ".join(told)) if told else ""
+
+
+def along(wrong: ndarray, axis: int) -> ndarray:
+    """Which indices of an axis have something."""
+    return np.asarray(wrong.any(axis=tuple(at for at in range(wrong.ndim) if at != axis)))
+
+
+def is_like(there: ndarray, other: ndarray) -> bool:
+    """
+    Whether another case has the same part of this axis, counted from either end; where one index
+    alone is wrong, one alone too.
+    """
+    if other.all():
+        return False
+    one, two = np.flatnonzero(there), np.flatnonzero(other)
+    if len(one) > 1:
+        both = min(len(there), len(other))
+        front = np.array_equal(there[:both], other[:both])
+        return front or np.array_equal(there[-both:], other[-both:])
+    same = one[0] == two[0] or len(there) - one[0] == len(other) - two[0]
+    return len(two) == 1 and bool(same)
 
 
 def describe_axis(there: ndarray, name: str) -> str:

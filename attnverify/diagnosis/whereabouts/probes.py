@@ -14,14 +14,16 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.loader import Implementation
-from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.whereabouts.isolating import first_wrong_stage
 from attnverify.diagnosis.whereabouts.outputs import (
     describe_wrong_outputs,
     exceeds_bound,
     most_telling,
+    wrong_elements,
 )
 from attnverify.diagnosis.whereabouts.places import describe_indices
 from attnverify.inputs.masks import visible_pairs
@@ -38,27 +40,53 @@ def localize(
     implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
 ) -> Cause | None:
     """What probes of the failing recipes say."""
-    operation = implementation.operation
     for o in most_telling(observed):
-        if (
-            {"query", "key", "value"} <= set(operation.arguments)
-            and not operation.is_gradient
-            and "parameters" not in o.inputs
+        stage = first_wrong_stage(implementation, o, budget)
+        if shows_weights(implementation.operation, o) and (
+            not stage or stage[0].weights != "nothing"
         ):
             try:
-                told = localize_by_weights(implementation, o, budget)
+                told = localize_by_weights(implementation, o, budget, rows_beside(o, observed))
             except (Disagreement, Unsupported):
                 continue
             if told:
-                return told.seen_in(o.case)
+                beside = stage and stage[0].weights == "more"
+                words = (
+                    say.AND_STAGE.format(outputs=told, stage=stage[1]) if stage and beside else ""
+                )
+                return Cause(words or told.words).seen_in(o.case)
+        where = describe_wrong_outputs(observed)
+        if where and stage:
+            words = say.AND_STAGE.format(outputs=where, stage=stage[1])
+            return Cause(words).seen_in(o.case)
+        break
     where = describe_wrong_outputs(observed)
     return Cause(where).seen_in(most_telling(observed)[0].case) if where else None
 
 
+def shows_weights(operation: Operation, o: Observation) -> bool:
+    """Whether values that are unit vectors show the weights."""
+    given = {"query", "key", "value"} <= set(operation.arguments)
+    return given and not operation.is_gradient and "parameters" not in o.inputs
+
+
+def rows_beside(o: Observation, observed: Sequence[Observation]) -> list[ndarray]:
+    """Which rows are wrong in the output of each other case, of shape [B H N 1]."""
+    beside = (wrong_elements(each) for each in observed if each.case != o.case and each.wrong)
+    wrong = [found[0] for found in beside if found and found[0].ndim]
+    return [np.asarray(x.any(axis=-1, keepdims=True)) for x in wrong]
+
+
 def localize_by_weights(
-    implementation: Implementation, o: Observation, budget: CallBudget
+    implementation: Implementation,
+    o: Observation,
+    budget: CallBudget,
+    others: Sequence[ndarray] = (),
 ) -> Cause | None:
-    """Find the stages of one recipe, first to last; None where the probe shows nothing."""
+    """
+    Find the stages of one recipe, first to last; None where the probe shows nothing. ``others`` are
+    the wrong rows of other cases: a place that is not theirs is not told.
+    """
     calls = -(-o.inputs["key"].shape[-2] // o.inputs["value"].shape[-1])
     if calls > MOST_CALLS or not budget.affords(calls, 1):
         return None
@@ -72,24 +100,28 @@ def localize_by_weights(
         rows = visible.any(axis=-1, keepdims=True)
         some = (wrong & rows).any()
         template = say.HIDDEN_KEY_WEIGHED if some else say.EMPTY_ROWS_WEIGHED
-        return Cause(template.format(where=describe_indices(leaks)))
+        return Cause(template.format(where=describe_indices(leaks, others=others)))
     if lost.any():
-        return Cause(say.VISIBLE_KEY_LOST.format(where=describe_indices(lost)))
+        return Cause(say.VISIBLE_KEY_LOST.format(where=describe_indices(lost, others=others)))
     if (undefined := np.isnan(own) & wrong).any():
-        return Cause(say.NAN_WEIGHTS.format(where=describe_indices(undefined)))
+        return Cause(say.NAN_WEIGHTS.format(where=describe_indices(undefined, others=others)))
+    if are_alike(own, law, visible, bound):
+        return Cause(say.ALL_ALIKE.format(where=describe_indices(wrong, others=others)))
     sums = own.sum(axis=-1)
     off = exceeds_bound(sums, law.sum(axis=-1), bound.sum(axis=-1))
     if off.any() and ratios_agree(own, law, bound):
-        where = describe_indices(wrong)
+        where = describe_indices(wrong, others=others)
         return Cause(
             say.ROW_FACTOR.format(least=sums[off].min(), most=sums[off].max(), where=where)
         )
     if not budget.affords(calls, 1):
-        return Cause(say.WEIGHTS_WRONG.format(where=describe_indices(wrong)))
-    return localize_in_scores(implementation, o, wrong)
+        return Cause(say.WEIGHTS_WRONG.format(where=describe_indices(wrong, others=others)))
+    return localize_in_scores(implementation, o, wrong, others)
 
 
-def localize_in_scores(implementation: Implementation, o: Observation, wrong: ndarray) -> Cause:
+def localize_in_scores(
+    implementation: Implementation, o: Observation, wrong: ndarray, others: Sequence[ndarray]
+) -> Cause:
     """Scores or softmax, judged by a call whose scores are their biases alone."""
     blank = {name: np.zeros_like(o.inputs[name]) for name in BLANK if name in o.inputs}
     biased = (
@@ -100,9 +132,13 @@ def localize_in_scores(implementation: Implementation, o: Observation, wrong: nd
     without = exceeds_bound(*weights(implementation, o, without_nonfinite(o.inputs) | blank))
     if not without.any():
         zero = "w_score" if "w_score" in blank else "query"
-        return Cause(say.WRONG_BY_SCORES.format(zero=zero, where=describe_indices(wrong)))
+        return Cause(
+            say.WRONG_BY_SCORES.format(zero=zero, where=describe_indices(wrong, others=others))
+        )
     alike = say.BIASES_ALONE if biased else say.ALL_EQUAL
-    return Cause(say.WRONG_WITHOUT_SCORES.format(alike=alike, where=describe_indices(without)))
+    return Cause(
+        say.WRONG_WITHOUT_SCORES.format(alike=alike, where=describe_indices(without, others=others))
+    )
 
 
 BLANK = ("query", "u", "v", "query_pos_bias", "w_score")
@@ -143,6 +179,18 @@ def check_visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarr
     found = visible_pairs(implementation.operation, inputs)
     assert found is not None
     return found
+
+
+def are_alike(own: ndarray, law: ndarray, visible: ndarray, bound: ndarray) -> bool:
+    """Whether all that a row sees has one weight, in every row, where the weights should differ."""
+    with np.errstate(all="ignore"):
+        apart = [
+            np.where(visible, x, -inf).max(-1) - np.where(visible, x, inf).min(-1)
+            for x in (own, law)
+        ]
+    rows = visible.sum(-1) > 1
+    most = 2 * bound.max(-1)
+    return bool(rows.any() and (apart[0] <= most)[rows].all() and (apart[1] > 2 * most)[rows].any())
 
 
 def ratios_agree(own: ndarray, law: ndarray, bound: ndarray) -> bool:

@@ -148,7 +148,7 @@ def _call(case: Case, implementation: Implementation) -> Call | None:
     kinds = layout_kinds(case.recipe, len(case.inputs))
     if library is None or own_arguments is None or {*kinds} != {"contiguous"}:
         return None
-    if getattr(called, "exchanged", None) or getattr(called, "places", None):
+    if any(getattr(called, name, None) for name in ("exchanged", "places", "is_translated")):
         return None
     arriving = {n: x for n, x in case.inputs.items() if forward and n.startswith("d_")}
     inputs = {n: x for n, x in case.inputs.items() if n not in arriving}
@@ -160,6 +160,10 @@ def _call(case: Case, implementation: Implementation) -> Call | None:
     floats = [x for x in inputs.values() if isinstance(x, ndarray) and x.dtype.kind == "f"]
     learnt = tuple(names[id(x)] for x in floats) if forward else ()
     simple = all(isinstance(x, SIMPLE) or n == "dtype" for n, x in (given | arriving).items())
+    of_one_dtype = all(
+        case.operation.dtype_of(name, case.dtype) == case.dtype for name in case.inputs
+    )
+    simple = simple and of_one_dtype
     if not simple or len(arriving) > 1 or not _can_be_named(place, name, *given, *arriving):
         return None
     return Call(place, name, DIALECTS[library.name], case.dtype, given, learnt, arriving)

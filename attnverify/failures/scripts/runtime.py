@@ -44,10 +44,12 @@ def show_again(
     exchanged: list[str],
     places: list[str],
     takes_dtype: bool,
+    wide: list[int],
 ) -> None:
     """
     Print what the implementation gives now against what the specification says, and note in SHOWN
-    whether it differs; "ValueError" says that the specification refuses the call.
+    whether it differs; "ValueError" says that the specification refuses the call. Inputs that are
+    float32 here, and the outputs with the numbers ``wide``, are float32 whatever the dtype.
     """
     root = LOADED[source] if source in LOADED else LOADED.setdefault(source, load(source))
     found = [m for m in modules(root, chapter) if hasattr(m, name) or hasattr(m, forward)]
@@ -82,7 +84,7 @@ def show_again(
         if any(shares_memory(x, y) for x in arrays(output) for y in arrays(given)):
             SHOWN.append(True)
             print("output: shares memory with an input")
-        show(root, output, expected, bound, dtype)
+        show(root, output, expected, bound, [dtype, "float32"], wide)
 
 
 SHOWN: list[bool] = []
@@ -106,9 +108,11 @@ def arrays(tree: Any) -> list[Any]:
 def to_layout(x: Any, kind: str, from_numpy: FromNumpy, dtype: str) -> Any:
     if isinstance(x, dict):
         return {name: to_layout(leaf, kind, from_numpy, dtype) for name, leaf in x.items()}
-    if isinstance(x, list):
-        return [to_layout(leaf, kind, from_numpy, dtype) for leaf in x]
-    return arrange(from_numpy, x.copy(), dtype, kind) if isinstance(x, ndarray) else x
+    if isinstance(x, (list, tuple)):
+        return type(x)(to_layout(leaf, kind, from_numpy, dtype) for leaf in x)
+    if not isinstance(x, ndarray):
+        return x
+    return arrange(from_numpy, x.copy(), "float32" if x.dtype == np.float32 else dtype, kind)
 
 
 def float_arrays(tree: Any) -> list[ndarray]:
@@ -210,25 +214,33 @@ def call(
 
 
 def swapped(x: Any) -> Any:
-    """Return an array of four axes with heads and positions exchanged; each of several."""
+    """Return an array of heads and positions with these exchanged; each of several."""
     if isinstance(x, (list, tuple)):
         return type(x)(swapped(each) for each in x)
-    if len(x.shape) != 4:
+    if len(x.shape) < 4:
         return x
-    other = x.swapaxes(1, 2)
+    other = x.swapaxes(-3, -2)
     if hasattr(x, "is_contiguous"):
         return other.contiguous() if x.is_contiguous() else other
     return other.copy() if getattr(getattr(x, "flags", None), "c_contiguous", False) else other
 
 
 def show(
-    root: ModuleType, actual: Any, expected: Any, limit: Any, dtype: str, path: str = "output"
+    root: ModuleType,
+    actual: Any,
+    expected: Any,
+    limit: Any,
+    dtypes: list[str],
+    wide: list[int],
+    path: str = "output",
 ) -> None:
     if isinstance(expected, (dict, list, tuple)):
         for i, part in expected.items() if isinstance(expected, dict) else enumerate(expected):
             own = None if limit is None else limit[i]
-            show(root, actual[i], part, own, dtype, f"{path}[{i!r}]")
+            kinds = dtypes[::-1] if path == "output" and i in wide else dtypes
+            show(root, actual[i], part, own, kinds, wide, f"{path}[{i!r}]")
         return
+    dtype = dtypes[0]
     came = str(getattr(actual, "dtype", type(actual).__name__)).rpartition(".")[2]
     wanted = "NoneType" if expected is None else "bool" if expected.dtype == bool else dtype
     shape = tuple(getattr(actual, "shape", ()))

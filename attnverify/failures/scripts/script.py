@@ -20,6 +20,7 @@ from attnverify import bounds
 from attnverify.backends.array_libraries import dtype_name
 from attnverify.backends.loader import Implementation
 from attnverify.backends.source import parse_source
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.failures.literals import WIDTH
@@ -90,10 +91,12 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
         "exchanged": getattr(called, "exchanged", []),
         "places": getattr(called, "places", []),
         "takes_dtype": bool(dtype_keyword(implementation, failure.dtype)),
+        "wide": wide_outputs(operation, failure.dtype),
     }
     modules = (memory_layouts, comparison, loading, runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
+    steps = [] if getattr(called, "is_translated", False) else steps
     own = [fixed | own for step in steps for own in by_own_names(implementation, step)]
     calls = "".join(f"show_again(\n{pack_arguments(step)})\n" for step in own)
     again = f"{calls}sys.exit(int(any(SHOWN)))\n" if calls else TOO_LARGE
@@ -101,7 +104,7 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
 
 
 TOO_LARGE = """\
-print("These inputs are too large for a script: use attnverify replay.")
+print("These inputs are too large, or translated by what the file says: use attnverify replay.")
 sys.exit(125)
 """
 READABLE = 64
@@ -182,7 +185,10 @@ def by_own_names(implementation: Implementation, step: dict[str, Any]) -> Iterat
     """
     forward = getattr(implementation.function, "forward", None)
     own_arguments = getattr(forward or implementation.function, "own_arguments", dict)
-    inputs = {n: x.view() if isinstance(x, ndarray) else x for n, x in step["inputs"].items()}
+    own = implementation.operation.dtype_of
+    inputs = {
+        n: in_own_dtype(x, own(n, step["dtype"]), step["dtype"]) for n, x in step["inputs"].items()
+    }
     arriving = {n: x for n, x in inputs.items() if forward and n.startswith("d_")}
     with suppress(NotImplementedError):
         given = own_arguments(**{n: x for n, x in inputs.items() if n not in arriving})
@@ -191,6 +197,18 @@ def by_own_names(implementation: Implementation, step: dict[str, Any]) -> Iterat
         layout = {own: kinds.get(names.get(id(x)), "contiguous") for own, x in given.items()}
         layout |= {name: kinds[name] for name in arriving}
         yield step | {"inputs": given | arriving, "layout": layout}
+
+
+def wide_outputs(operation: Operation, dtype: str) -> list[int]:
+    """Which of its outputs have another dtype than the call."""
+    return [at for at in range(9) if operation.dtype_of_output(at, dtype) != dtype]
+
+
+def in_own_dtype(x: Any, own: str, dtype: str) -> Any:
+    """A view of an array; a copy in its own dtype where that is not the call's."""
+    if not isinstance(x, ndarray):
+        return x
+    return x.astype(own) if own != dtype and x.dtype.kind == "f" else x.view()
 
 
 def pack_arguments(arguments: dict[str, Any]) -> str:

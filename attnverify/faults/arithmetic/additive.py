@@ -9,57 +9,14 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients
 
 SCORE, GRAD = "additive_score: w . tanh(W q + W k)", "additive_attention_grad"
 
 
-@fault(
-    "additive",
-    "the tanh behind the last projection",
-    source="Attentive-Statistics-Pooling #3",
-    clause=SCORE,
-    reveals="any",
-)
-def additive_score_tanh_last(**given: Any) -> Any:
-    return np.tanh(attention.additive_score(**given, bend=lambda z: z))
-
-
-@fault(
-    "additive", "no tanh", source="this project", clause=SCORE, reveals="sums that are not small"
-)
-def additive_attention_without_tanh(**given: Any) -> Any:
-    return attention.additive_attention(
-        **given, score=partial(attention.additive_score, bend=lambda z: z)
-    )
-
-
-@fault(
-    "additive", "a logistic function for tanh", source="this project", clause=SCORE, reveals="any"
-)
-def additive_score_logistic(**given: Any) -> Any:
-    return attention.additive_score(**given, bend=lambda z: 1 / (1 + np.exp(-z)))
-
-
-@fault(
-    "additive",
-    "a squeeze without an axis",
-    source="mead-baseline PR #703",
-    clause="additive_score: [... N M]",
-    reveals="a size of 1",
-)
-def additive_score_squeezed(**given: Any) -> Any:
-    return np.squeeze(attention.additive_score(**given))
-
-
-@fault(
-    "additive",
-    "an output squeezed and broadcast back",
-    source="OpenNMT-py PR #109",
-    clause="[B N E]",
-    reveals="N = 1, B > 1",
-)
+@fault("additive", "an output squeezed and broadcast back",
+       source="OpenNMT-py PR #109", clause="[B N E]", reveals="N = 1, B > 1")  # fmt: skip
 def additive_attention_squeezed_queries(query: ndarray, key: ndarray, **given: Any) -> Any:
     def score(*inputs: ndarray) -> ndarray:
         s = attention.additive_score(*inputs)
@@ -68,72 +25,8 @@ def additive_attention_squeezed_queries(query: ndarray, key: ndarray, **given: A
     return attention.additive_attention(query, key, **given, score=score)
 
 
-@fault(
-    "additive",
-    "the query's projection for the keys where it fits",
-    source="OpenNMT-py PR #110",
-    clause=SCORE,
-    reveals="Q = K",
-)
-def additive_attention_one_projection(w_query: ndarray, w_key: ndarray, **given: Any) -> Any:
-    return attention.additive_attention(
-        w_query=w_query, w_key=w_query if w_query.shape == w_key.shape else w_key, **given
-    )
-
-
-@fault(
-    "additive",
-    "the hidden layer averaged over its units",
-    source="this project",
-    clause=SCORE,
-    reveals="A > 1",
-)
-def additive_score_mean_of_units(**given: Any) -> Any:
-    return attention.additive_score(**given, last=lambda t, w: t @ w / len(w))
-
-
-@fault(
-    "additive",
-    "units bent at 3",
-    source="this project",
-    clause=SCORE,
-    reveals="sums between 0.5 and 3",
-)
-def additive_attention_hard_tanh(**given: Any) -> Any:
-    return attention.additive_attention(
-        **given, score=partial(attention.additive_score, bend=lambda z: np.clip(z, -1, 1))
-    )
-
-
-@fault(
-    "additive",
-    "the slope of tanh at its argument's square",
-    source="flash-attention commit 14f3627d",
-    clause=GRAD,
-    reveals="sums that are not small",
-)
-def additive_attention_grad_slope_of_argument(**given: Any) -> Any:
-    return gradients.additive_attention_grad(**given, slope=lambda z, t: 1 - z * z)
-
-
-@fault(
-    "additive",
-    "no slope of the tanh",
-    source="this project",
-    clause=GRAD,
-    reveals="sums that are not small",
-)
-def additive_attention_grad_without_slope(**given: Any) -> Any:
-    return gradients.additive_attention_grad(**given, slope=lambda z, t: np.ones_like(t))
-
-
-@fault(
-    "additive",
-    "a gradient by w_score of the first batch alone",
-    source="this project",
-    clause=GRAD,
-    reveals="B > 1",
-)
+@fault("additive", "a gradient by w_score of the first batch alone",
+       source="this project", clause=GRAD, reveals="B > 1")  # fmt: skip
 def additive_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
     grads = list(gradients.additive_attention_grad(d_output, **given))
     first = np.where(np.arange(len(d_output))[:, None, None] == 0, d_output, 0)
@@ -141,13 +34,8 @@ def additive_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
     return tuple(grads)
 
 
-@fault(
-    "additive",
-    "gradients of the two projections exchanged where they fit",
-    source="this project",
-    clause=GRAD,
-    reveals="Q = K",
-)
+@fault("additive", "gradients of the two projections exchanged where they fit",
+       source="this project", clause=GRAD, reveals="Q = K")  # fmt: skip
 def additive_attention_grad_projections_exchanged(**given: Any) -> Any:
     grads = list(gradients.additive_attention_grad(**given))
     if grads[3].shape == grads[4].shape:
@@ -155,15 +43,38 @@ def additive_attention_grad_projections_exchanged(**given: Any) -> Any:
     return tuple(grads)
 
 
-@fault(
-    "additive",
-    "a gradient by key that lacks the last query",
-    source="this project",
-    clause=GRAD,
-    reveals="any",
-)
+@fault("additive", "a gradient by key that lacks the last query",
+       source="this project", clause=GRAD, reveals="any")  # fmt: skip
 def additive_attention_grad_without_last_query(d_output: ndarray, **given: Any) -> Any:
     grads = list(gradients.additive_attention_grad(d_output, **given))
     cut = np.where(np.arange(d_output.shape[1])[:, None] == d_output.shape[1] - 1, 0, d_output)
     grads[1] = gradients.additive_attention_grad(cut, **given)[1]
     return tuple(grads)
+
+
+add_faults("additive", (
+    ("additive_score_tanh_last", "the tanh behind the last projection",
+     "Attentive-Statistics-Pooling #3", SCORE, "any",
+     lambda **given: np.tanh(attention.additive_score(**given, bend=lambda z: z))),
+    ("additive_attention_without_tanh", "no tanh", "this project", SCORE,
+     "sums that are not small", {"score": partial(attention.additive_score, bend=lambda z: z)}),
+    ("additive_score_logistic", "a logistic function for tanh", "this project", SCORE, "any",
+     {"bend": lambda z: 1 / (1 + np.exp(-z))}),
+    ("additive_score_squeezed", "a squeeze without an axis", "mead-baseline PR #703",
+     "additive_score: [... N M]", "a size of 1",
+     lambda **given: np.squeeze(attention.additive_score(**given))),
+    ("additive_attention_one_projection", "the query's projection for the keys where it fits",
+     "OpenNMT-py PR #110", SCORE, "Q = K",
+     lambda w_query, w_key, **given: attention.additive_attention(w_query=w_query, w_key=w_query
+      if w_query.shape == w_key.shape else w_key, **given)),
+    ("additive_score_mean_of_units", "the hidden layer averaged over its units", "this project",
+     SCORE, "A > 1", {"last": lambda t, w: t @ w / len(w)}),
+    ("additive_attention_hard_tanh", "units bent at 3", "this project", SCORE,
+     "sums between 0.5 and 3",
+     {"score": partial(attention.additive_score, bend=lambda z: np.clip(z, -1, 1))}),
+    ("additive_attention_grad_slope_of_argument", "the slope of tanh at its argument's square",
+     "flash-attention commit 14f3627d", GRAD, "sums that are not small",
+     {"slope": lambda z, t: 1 - z * z}),
+    ("additive_attention_grad_without_slope", "no slope of the tanh", "this project", GRAD,
+     "sums that are not small", {"slope": lambda z, t: np.ones_like(t)}),
+))  # fmt: skip

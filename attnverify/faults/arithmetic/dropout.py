@@ -6,8 +6,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.registry import fault
-from attnverify.reference import attention, gradients, layers
+from attnverify.faults.registry import add_faults, fault
+from attnverify.reference import attention, layers
 
 FACTOR, GIVEN = "dropout: w / (1 - p)", "dropout, clause 1"
 
@@ -20,38 +20,8 @@ def without_factor(weights: ndarray, keep: Any, p: float) -> ndarray:
     return factored(lambda p: 1.0)(weights, keep, p)
 
 
-@fault(
-    "dropout", "no factor on what is kept", source="this project", clause=FACTOR, reveals="p > 0"
-)
-def dropout_unscaled(**given: Any) -> Any:
-    return attention.dropout(**given, drop=without_factor)
-
-
-@fault(
-    "dropout", "the factor 1 / p", source="this project", clause=FACTOR, reveals="p other than 0.5"
-)
-def dropout_scaled_by_p(**given: Any) -> Any:
-    return attention.dropout(**given, drop=factored(lambda p: 1 / p if p else 1.0))
-
-
-@fault(
-    "dropout",
-    "the factor 2 whatever p is",
-    source="this project",
-    clause=FACTOR,
-    reveals="p other than 0.5",
-)
-def dropout_factor_two(**given: Any) -> Any:
-    return attention.dropout(**given, drop=factored(lambda p: 2.0 if p else 1.0))
-
-
-@fault(
-    "dropout",
-    "kept weights scaled back to a sum of one",
-    source="this project",
-    clause="dropout, clause 2",
-    reveals="p > 0",
-)
+@fault("dropout", "kept weights scaled back to a sum of one", source="this project",
+       clause="dropout, clause 2", reveals="p > 0")  # fmt: skip
 def dropout_renormalised(**given: Any) -> Any:
     def drop(weights: ndarray, keep: Any, p: float) -> ndarray:
         kept = np.where(True if keep is None else keep, weights, 0)
@@ -65,31 +35,9 @@ def dropout_renormalised(**given: Any) -> Any:
     return attention.dropout(**given, drop=drop)
 
 
-@fault(
-    "dropout", "what should be kept is dropped", source="this project", clause=GIVEN, reveals="keep"
-)
-def dropout_polarity(weights: ndarray, keep: Any, p: float) -> Any:
-    return attention.dropout(weights, None if keep is None else ~keep, p)
-
-
-@fault(
-    "dropout",
-    "the draw ignored where p = 0",
-    source="this project",
-    clause=GIVEN,
-    reveals="p = 0 and a draw that drops",
-)
-def dropout_without_draw_at_zero(weights: ndarray, keep: Any, p: float) -> Any:
-    return attention.dropout(weights, keep if p else None, p)
-
-
-@fault(
-    "dropout",
-    "dropout on the weights and on the output",
-    source="xformers commit 72f969f2",
-    clause="scaled_dot_product_attention",
-    reveals="p > 0",
-)
+@fault("dropout", "dropout on the weights and on the output",
+       source="xformers commit 72f969f2", clause="scaled_dot_product_attention",
+       reveals="p > 0")  # fmt: skip
 def scaled_dot_product_attention_dropped_twice(
     keep: Any = None, p: float = 0.0, **given: Any
 ) -> Any:
@@ -97,24 +45,8 @@ def scaled_dot_product_attention_dropped_twice(
     return output if keep is None else attention.drop(output, np.resize(keep, output.shape), p)
 
 
-@fault(
-    "dropout",
-    "a draw that nobody reads",
-    source="audiolm-pytorch PR #69",
-    clause=GIVEN,
-    reveals="p > 0",
-)
-def scaled_dot_product_attention_draw_unread(keep: Any = None, p: float = 0.0, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**given)
-
-
-@fault(
-    "dropout",
-    "dropped keys hidden before the softmax",
-    source="this project",
-    clause="dropout acts on the weights",
-    reveals="p > 0",
-)
+@fault("dropout", "dropped keys hidden before the softmax", source="this project",
+       clause="dropout acts on the weights", reveals="p > 0")  # fmt: skip
 def scaled_dot_product_attention_dropped_scores(
     keep: Any = None, p: float = 0.0, **given: Any
 ) -> Any:
@@ -124,27 +56,11 @@ def scaled_dot_product_attention_dropped_scores(
     return attention.scaled_dot_product_attention(**given, weigh=weigh)
 
 
-@fault(
-    "dropout",
-    "the transposed draw where N = M",
-    source="this project",
-    clause=GIVEN,
-    reveals="keep, N = M > 1",
-)
+@fault("dropout", "the transposed draw where N = M", source="this project",
+       clause=GIVEN, reveals="keep, N = M > 1")  # fmt: skip
 def scaled_dot_product_attention_draw_transposed(keep: Any = None, **given: Any) -> Any:
     square = keep is not None and keep.shape[-1] == keep.shape[-2]
     return attention.scaled_dot_product_attention(keep=keep.mT if square else keep, **given)
-
-
-@fault(
-    "dropout",
-    "the first batch's draw for all",
-    source="this project",
-    clause=GIVEN,
-    reveals="keep, B > 1",
-)
-def additive_attention_draw_of_first_batch(keep: Any = None, **given: Any) -> Any:
-    return attention.additive_attention(keep=None if keep is None else keep[:1], **given)
 
 
 def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
@@ -155,116 +71,25 @@ def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
     )
 
 
-@fault(
-    "dropout",
-    "a backward pass with the next tile's draw",
-    source="xformers commit 70161e55",
-    clause="gradients under dropout",
-    reveals="keep, M > 64",
-)
-def scaled_dot_product_attention_grad_draw_shifted(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(**given, drop=shifted, drop_back=shifted)
-
-
-@fault(
-    "dropout",
-    "a backward pass without the factor",
-    source="this project",
-    clause="gradients under dropout",
-    reveals="p > 0",
-)
-def scaled_dot_product_attention_grad_unscaled_back(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(**given, drop_back=without_factor)
-
-
-@fault(
-    "dropout",
-    "a backward pass that ignores the draw",
-    source="this project",
-    clause="gradients under dropout",
-    reveals="p > 0",
-)
-def additive_attention_grad_draw_ignored(keep: Any = None, p: float = 0.0, **given: Any) -> Any:
-    return gradients.additive_attention_grad(**given)
-
-
-@fault(
-    "dropout",
-    "values whose gradient forgets the draw",
-    source="this project",
-    clause="gradients under dropout",
-    reveals="p > 0",
-)
-def scaled_dot_product_attention_grad_values_undropped(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(
-        **given, drop=lambda weights, keep, p: weights
-    )
-
-
-@fault(
-    "dropout",
-    "the weights returned are those before the dropout",
-    source="this project",
-    clause="multi_head_attention, clause 5",
-    reveals="p > 0",
-)
+@fault("dropout", "the weights returned are those before the dropout",
+       source="this project", clause="multi_head_attention, clause 5",
+       reveals="p > 0")  # fmt: skip
 def multi_head_attention_weights_undropped(**given: Any) -> Any:
     output, _ = layers.multi_head_attention(**given)
     return output, layers.multi_head_attention(**given | {"keep": None, "p": 0.0})[1]
 
 
-@fault(
-    "dropout",
-    "kept weights of a layer are not scaled",
-    source="this project",
-    clause=FACTOR,
-    reveals="p > 0",
-)
-def relative_multi_head_attention_dropout_unscaled(**given: Any) -> Any:
-    return layers.relative_multi_head_attention(**given, drop=without_factor)
-
-
-@fault(
-    "dropout",
-    "the first entry's draw for the whole batch",
-    source="this project",
-    clause="alibi_multi_head_attention, clause 4",
-    reveals="p > 0, B > 1",
-)
+@fault("dropout", "the first entry's draw for the whole batch",
+       source="this project", clause="alibi_multi_head_attention, clause 4",
+       reveals="p > 0, B > 1")  # fmt: skip
 def alibi_multi_head_attention_first_draw(keep: Any = None, **given: Any) -> Any:
     first = None if keep is None else keep[:1]
     return layers.alibi_multi_head_attention(**given, keep=first)
 
 
-@fault(
-    "dropout",
-    "the first layer's draw for all layers",
-    source="this project",
-    clause="transformer_xl, clause 5",
-    reveals="p > 0, L > 1",
-)
-def transformer_xl_first_draw(keep: Any = None, **given: Any) -> Any:
-    return layers.transformer_xl(**given, keep=None if keep is None else keep[:1])
-
-
-@fault(
-    "dropout",
-    "a layer's backward pass without its draw",
-    source="this project",
-    clause="attend_grad, clause 1",
-    reveals="p > 0",
-)
-def self_attention_grad_without_draw(**given: Any) -> Any:
-    return CATALOGUE["self_attention_grad"].reference(**given | {"keep": None, "p": 0.0})
-
-
-@fault(
-    "dropout",
-    "what arrives at the weights passes no dropout",
-    source="this project",
-    clause="multi_head_attention_grad, clause 4",
-    reveals="p > 0",
-)
+@fault("dropout", "what arrives at the weights passes no dropout",
+       source="this project", clause="multi_head_attention_grad, clause 4",
+       reveals="p > 0")  # fmt: skip
 def multi_head_attention_grad_around_dropout(**given: Any) -> Any:
     grad = CATALOGUE["multi_head_attention_grad"].reference
     alone = given | {"d_output": 0 * given["d_output"]}
@@ -272,3 +97,34 @@ def multi_head_attention_grad_around_dropout(**given: Any) -> Any:
     *inputs, d_parameters = grad(**given)[:4]
     d_query = inputs[0] - dropped[0] + whole[0]
     return d_query, *inputs[1:], d_parameters, *grad(**given)[4:]
+
+
+add_faults("dropout", (
+    ("dropout_factor_two", "the factor 2 whatever p is", "this project", FACTOR,
+     "p other than 0.5", {"drop": factored(lambda p: 2.0 if p else 1.0)}),
+    ("dropout_without_draw_at_zero", "the draw ignored where p = 0", "this project", GIVEN,
+     "p = 0 and a draw that drops",
+     lambda weights, keep, p: attention.dropout(weights, keep if p else None, p)),
+    ("additive_attention_draw_of_first_batch", "the first batch's draw for all", "this project",
+     GIVEN, "keep, B > 1",
+     lambda keep=None, **given: attention.additive_attention(keep=None if keep is None else
+      keep[:1], **given)),
+    ("scaled_dot_product_attention_grad_draw_shifted",
+     "a backward pass with the next tile's draw", "xformers commit 70161e55",
+     "gradients under dropout", "keep, M > 64", {"drop": shifted, "drop_back": shifted}),
+    ("scaled_dot_product_attention_grad_unscaled_back", "a backward pass without the factor",
+     "this project", "gradients under dropout", "p > 0", {"drop_back": without_factor}),
+    ("scaled_dot_product_attention_grad_values_undropped",
+     "values whose gradient forgets the draw", "this project", "gradients under dropout", "p > 0",
+     {"drop": lambda weights, keep, p: weights}),
+    ("relative_multi_head_attention_dropout_unscaled", "kept weights of a layer are not scaled",
+     "this project", FACTOR, "p > 0", {"drop": without_factor}),
+    ("transformer_xl_first_draw", "the first layer's draw for all layers", "this project",
+     "transformer_xl, clause 5", "p > 0, L > 1",
+     lambda keep=None, **given: layers.transformer_xl(**given, keep=None if keep is None else
+      keep[:1])),
+    ("self_attention_grad_without_draw", "a layer's backward pass without its draw",
+     "this project", "attend_grad, clause 1", "p > 0",
+     lambda **given: CATALOGUE["self_attention_grad"].reference(**given | {"keep": None, "p":
+      0.0})),
+))  # fmt: skip

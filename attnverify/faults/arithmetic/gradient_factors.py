@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.real_sizes.table import add_fault, reference_of
+from attnverify.faults.real_sizes.table import add_fault
+from attnverify.faults.registry import reference_of
 
 GRADIENTS = {
     "scaled_dot_product_attention": ("query", "key", "value", "mask"),

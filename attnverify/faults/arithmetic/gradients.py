@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients
 
 SOFTMAX = "the gradient of the softmax, w (dw - sum w dw)"
@@ -24,32 +24,6 @@ SDPA, ALIBI, LEARNED, XL = (
 )
 
 
-@fault(
-    "backward",
-    "NaN in rows that see no key, which reaches hidden keys too",
-    source="brevitas PR #1591",
-    clause="gradient 0 in a row that sees no key",
-    reveals="a row that sees no key",
-)
-def scaled_dot_product_attention_grad_nan_rows(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(
-        **given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere
-    )
-
-
-@fault(
-    "backward",
-    "NaN in rows that see no key, which reaches hidden keys too",
-    source="nGPT #11",
-    clause="gradient 0 in a row that sees no key",
-    reveals="N > M",
-)
-def alibi_attention_grad_nan_rows(**given: Any) -> Any:
-    return gradients.alibi_attention_grad(
-        **given, weigh=empty_rows(lambda M: np.nan), score_grad=everywhere
-    )
-
-
 def everywhere(weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray) -> ndarray:
     return weights * (d_weights - mean)
 
@@ -58,42 +32,8 @@ def nothing(weights: ndarray, d_weights: ndarray) -> Any:
     return 0.0
 
 
-@fault(
-    "backward",
-    "no row mean in the softmax's gradient",
-    source="this project",
-    clause=SOFTMAX,
-    reveals="M > 1",
-)
-def scaled_dot_product_attention_grad_without_mean(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(**given, row_mean=nothing)
-
-
-@fault(
-    "backward",
-    "no row mean in the softmax's gradient",
-    source="this project",
-    clause=SOFTMAX,
-    reveals="M > 1",
-)
-def learned_relative_attention_grad_without_mean(**given: Any) -> Any:
-    return gradients.learned_relative_attention_grad(**given, row_mean=nothing)
-
-
-@fault("backward", "an unweighted row mean", source="this project", clause=SOFTMAX, reveals="M > 1")
-def alibi_attention_grad_plain_mean(**given: Any) -> Any:
-    return gradients.alibi_attention_grad(
-        **given, row_mean=lambda w, d: d.mean(axis=-1, keepdims=True)
-    )
-
-
-@fault(
-    "backward",
-    "a row mean of the weights before dropout",
-    source="this project",
-    clause="gradients under dropout",
-    reveals="p > 0",
-)
+@fault("backward", "a row mean of the weights before dropout",
+       source="this project", clause="gradients under dropout", reveals="p > 0")  # fmt: skip
 def scaled_dot_product_attention_grad_mean_undropped(**given: Any) -> Any:
     def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
         d_plain = given["d_output"] @ given["value"].mT
@@ -102,13 +42,8 @@ def scaled_dot_product_attention_grad_mean_undropped(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(**given, row_mean=mean)
 
 
-@fault(
-    "backward",
-    "a key whose gradient is not scaled",
-    source="this project",
-    clause=SDPA,
-    reveals="D > 1",
-)
+@fault("backward", "a key whose gradient is not scaled", source="this project",
+       clause=SDPA, reveals="D > 1")  # fmt: skip
 def scaled_dot_product_attention_grad_key_unscaled(query: ndarray, **given: Any) -> Any:
     D = query.shape[-1]
     return gradients.scaled_dot_product_attention_grad(
@@ -116,13 +51,8 @@ def scaled_dot_product_attention_grad_key_unscaled(query: ndarray, **given: Any)
     )
 
 
-@fault(
-    "backward",
-    "a query whose gradient is not scaled",
-    source="this project",
-    clause=ALIBI,
-    reveals="D > 1",
-)
+@fault("backward", "a query whose gradient is not scaled", source="this project",
+       clause=ALIBI, reveals="D > 1")  # fmt: skip
 def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
     D = query.shape[-1]
     return gradients.alibi_attention_grad(
@@ -130,13 +60,9 @@ def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
     )
 
 
-@fault(
-    "backward",
-    "a mask whose gradient is not summed over the heads",
-    source="this project",
-    clause="the gradient by a float mask",
-    reveals="a float mask with an axis of 1",
-)
+@fault("backward", "a mask whose gradient is not summed over the heads",
+       source="this project", clause="the gradient by a float mask",
+       reveals="a float mask with an axis of 1")  # fmt: skip
 def scaled_dot_product_attention_grad_mask_unsummed(**given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         if mask is None or mask.dtype == bool:
@@ -147,13 +73,9 @@ def scaled_dot_product_attention_grad_mask_unsummed(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(**given, mask_grad=mask_grad)
 
 
-@fault(
-    "backward",
-    "a mask whose gradient is averaged over the heads",
-    source="this project",
-    clause="the gradient by a float mask",
-    reveals="a float mask with an axis of 1",
-)
+@fault("backward", "a mask whose gradient is averaged over the heads",
+       source="this project", clause="the gradient by a float mask",
+       reveals="a float mask with an axis of 1")  # fmt: skip
 def additive_attention_grad_mask_averaged(**given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         return tuple(d / (d_score.size / d.size) for d in gradients.mask_grad(d_score, mask))
@@ -161,13 +83,9 @@ def additive_attention_grad_mask_averaged(**given: Any) -> Any:
     return gradients.additive_attention_grad(**given, mask_grad=mask_grad)
 
 
-@fault(
-    "backward",
-    "a mask whose gradient has the scale of the score",
-    source="this project",
-    clause="the gradient by a float mask",
-    reveals="a float mask, D > 1",
-)
+@fault("backward", "a mask whose gradient has the scale of the score",
+       source="this project", clause="the gradient by a float mask",
+       reveals="a float mask, D > 1")  # fmt: skip
 def scaled_dot_product_attention_grad_mask_scaled(query: ndarray, **given: Any) -> Any:
     def mask_grad(d_score: ndarray, mask: Any) -> Any:
         return gradients.mask_grad(d_score / query.shape[-1] ** 0.5, mask)
@@ -175,47 +93,16 @@ def scaled_dot_product_attention_grad_mask_scaled(query: ndarray, **given: Any) 
     return gradients.scaled_dot_product_attention_grad(query=query, **given, mask_grad=mask_grad)
 
 
-@fault(
-    "backward",
-    "no gradient by a float mask",
-    source="this project",
-    clause="the gradient by a float mask",
-    reveals="a float mask",
-)
-def scaled_dot_product_attention_grad_no_mask_gradient(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(**given, mask_grad=lambda d, mask: ())
-
-
-@fault(
-    "backward",
-    "visible ignored in the backward pass",
-    source="this project",
-    clause=XL,
-    reveals="visible",
-)
-def transformer_xl_attention_grad_without_visible(visible: Any = None, **given: Any) -> Any:
-    return gradients.transformer_xl_attention_grad(**given)
-
-
-@fault(
-    "backward",
-    "the transposed mask in the backward pass where N = M",
-    source="pytorch #158212",
-    clause=SDPA,
-    reveals="a mask that is not symmetric, N = M",
-)
+@fault("backward", "the transposed mask in the backward pass where N = M",
+       source="pytorch #158212", clause=SDPA,
+       reveals="a mask that is not symmetric, N = M")  # fmt: skip
 def scaled_dot_product_attention_grad_mask_transposed(mask: Any = None, **given: Any) -> Any:
     square = mask is not None and mask.shape[-1] == mask.shape[-2] and mask.dtype == bool
     return gradients.scaled_dot_product_attention_grad(mask=mask.mT if square else mask, **given)
 
 
-@fault(
-    "backward",
-    "a stale block of keys in the query's gradient",
-    source="flash-attention commit 1c41d2b0",
-    clause=ALIBI,
-    reveals="M > 16",
-)
+@fault("backward", "a stale block of keys in the query's gradient",
+       source="flash-attention commit 1c41d2b0", clause=ALIBI, reveals="M > 16")  # fmt: skip
 def alibi_attention_grad_stale_block(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
         stale = key.copy()
@@ -226,13 +113,9 @@ def alibi_attention_grad_stale_block(**given: Any) -> Any:
     return gradients.alibi_attention_grad(**given, query_grad=query_grad)
 
 
-@fault(
-    "backward",
-    "hidden keys that take a share of the value's gradient",
-    source="this project",
-    clause="gradient 0 in hidden slots",
-    reveals="a hidden key",
-)
+@fault("backward", "hidden keys that take a share of the value's gradient",
+       source="this project", clause="gradient 0 in hidden slots",
+       reveals="a hidden key")  # fmt: skip
 def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         return attention.weigh(
@@ -242,29 +125,8 @@ def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
     return gradients.learned_relative_attention_grad(**given, weigh=weigh)
 
 
-@fault(
-    "backward",
-    "an average in the backward pass where a row sees no key",
-    source="this project",
-    clause="gradient 0 in a row that sees no key",
-    reveals="a row that sees no key",
-)
-def additive_attention_grad_average_of_empty_rows(**given: Any) -> Any:
-    def value_grad(weights: ndarray, visible: ndarray, d_output: ndarray) -> ndarray:
-        return attention.mix(weights.mT, np.ones_like(visible.mT), d_output)
-
-    return gradients.additive_attention_grad(
-        **given, weigh=empty_rows(lambda M: 1 / M), value_grad=value_grad
-    )
-
-
-@fault(
-    "backward",
-    "head 0's keys for all heads in the query's gradient",
-    source="this project",
-    clause=XL,
-    reveals="H > 1",
-)
+@fault("backward", "head 0's keys for all heads in the query's gradient",
+       source="this project", clause=XL, reveals="H > 1")  # fmt: skip
 def alibi_attention_grad_keys_of_first_head(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
         return gradients.query_grad(d, visible, np.broadcast_to(key[:, :1], key.shape))
@@ -272,35 +134,38 @@ def alibi_attention_grad_keys_of_first_head(**given: Any) -> Any:
     return gradients.alibi_attention_grad(**given, query_grad=query_grad)
 
 
-@fault(
-    "backward",
-    "gradients in another order",
-    source="this project",
-    clause="one gradient per differentiable input, in their order",
-    reveals="D = E",
-)
+@fault("backward", "gradients in another order", source="this project",
+       clause="one gradient per differentiable input, in their order",
+       reveals="D = E")  # fmt: skip
 def scaled_dot_product_attention_grad_key_and_value_exchanged(**given: Any) -> Any:
     d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**given)
     return d_query, d_value, d_key, *others
 
 
-@fault(
-    "backward",
-    "a d_output taken for ones",
-    source="this project",
-    clause="the gradient from d_output",
-    reveals="d_output that is not uniform",
-)
-def learned_relative_attention_grad_of_the_sum(d_output: ndarray, **given: Any) -> Any:
-    return gradients.learned_relative_attention_grad(np.ones_like(d_output), **given)
-
-
-@fault(
-    "backward",
-    "weights from keys of the wrong batch",
-    source="this project",
-    clause=XL,
-    reveals="B > 1",
-)
-def transformer_xl_attention_grad_rolled_batch(key: ndarray, **given: Any) -> Any:
-    return gradients.transformer_xl_attention_grad(key=np.roll(key, 1, axis=0), **given)
+add_faults("backward", (
+    ("scaled_dot_product_attention_grad_nan_rows",
+     "NaN in rows that see no key, which reaches hidden keys too", "brevitas PR #1591",
+     "gradient 0 in a row that sees no key", "a row that sees no key",
+     {"weigh": empty_rows(lambda M: np.nan), "score_grad": everywhere}),
+    ("alibi_attention_grad_nan_rows",
+     "NaN in rows that see no key, which reaches hidden keys too", "nGPT #11",
+     "gradient 0 in a row that sees no key", "N > M",
+     {"weigh": empty_rows(lambda M: np.nan), "score_grad": everywhere}),
+    ("scaled_dot_product_attention_grad_without_mean", "no row mean in the softmax's gradient",
+     "this project", SOFTMAX, "M > 1", {"row_mean": nothing}),
+    ("learned_relative_attention_grad_without_mean", "no row mean in the softmax's gradient",
+     "this project", SOFTMAX, "M > 1", {"row_mean": nothing}),
+    ("alibi_attention_grad_plain_mean", "an unweighted row mean", "this project", SOFTMAX,
+     "M > 1", {"row_mean": lambda w, d: d.mean(axis=-1, keepdims=True)}),
+    ("scaled_dot_product_attention_grad_no_mask_gradient", "no gradient by a float mask",
+     "this project", "the gradient by a float mask", "a float mask",
+     {"mask_grad": lambda d, mask: ()}),
+    ("learned_relative_attention_grad_of_the_sum", "a d_output taken for ones", "this project",
+     "the gradient from d_output", "d_output that is not uniform",
+     lambda d_output, **given: gradients.learned_relative_attention_grad(np.ones_like(d_output),
+      **given)),
+    ("transformer_xl_attention_grad_rolled_batch", "weights from keys of the wrong batch",
+     "this project", XL, "B > 1",
+     lambda key, **given: gradients.transformer_xl_attention_grad(key=np.roll(key, 1, axis=0),
+      **given)),
+))  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention
 from attnverify.reference.attention import HIDDEN
 
@@ -19,39 +19,6 @@ def weigh_over(axis: int) -> Any:
         return turned.swapaxes(axis, -1)
 
     return weigh
-
-
-@fault(
-    "softmax",
-    "weights normalised over the queries",
-    source="labml #146",
-    clause=ROWS,
-    reveals="N > 1 or M > 1",
-)
-def scaled_dot_product_attention_over_queries(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**given, weigh=weigh_over(-2))
-
-
-@fault(
-    "softmax",
-    "weights normalised over axis 2 whatever the rank",
-    source="fastNLP #254",
-    clause=ROWS,
-    reveals="four axes",
-)
-def softmax_over_axis_two(score: ndarray, mask: Any = None) -> Any:
-    return attention.softmax(score, mask, weigh=weigh_over(2 if score.ndim > 2 else -1))
-
-
-@fault(
-    "softmax",
-    "weights normalised over the queries",
-    source="labml #146",
-    clause=ROWS,
-    reveals="N > 1 or M > 1",
-)
-def additive_attention_over_queries(**given: Any) -> Any:
-    return attention.additive_attention(**given, weigh=weigh_over(-2))
 
 
 def online(
@@ -70,45 +37,6 @@ def online(
         total, weights = total * factor + e.sum(axis=-1, keepdims=True), weights * factor
         weights[..., start : start + block], top = e, new
     return np.where(total == 0, 0, weights / np.where(total == 0, 1, total))
-
-
-@fault(
-    "softmax",
-    "an online softmax without a guard for hidden blocks",
-    source="xformers commit 540fcbfd",
-    clause=EMPTY,
-    reveals="the first block of a row hidden",
-)
-def scaled_dot_product_attention_online_unguarded(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, weigh=lambda s, v: online(s, v, guarded=False)
-    )
-
-
-@fault(
-    "softmax",
-    "an online softmax that never rescales its sum",
-    source="this project",
-    clause=ROWS,
-    reveals="a larger score in a later block",
-)
-def scaled_dot_product_attention_online_not_rescaled(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, weigh=lambda s, v: online(s, v, rescaled=False)
-    )
-
-
-@fault(
-    "softmax",
-    "an online softmax that never rescales its sum",
-    source="this project",
-    clause=ROWS,
-    reveals="a larger score beyond key 64",
-)
-def alibi_attention_online_not_rescaled(**given: Any) -> Any:
-    return attention.alibi_attention(
-        **given, weigh=lambda s, v: online(s, v, block=64, rescaled=False)
-    )
 
 
 def split(
@@ -141,32 +69,6 @@ def split(
     return (np.stack(outputs) * share).sum(axis=0) / np.where(total == 0, 1, total)
 
 
-@fault(
-    "softmax",
-    "split keys merged without a guard for empty rows",
-    source="flash-attention commit 31920dda",
-    clause=EMPTY,
-    reveals="a row that sees no key",
-)
-def scaled_dot_product_attention_merge_unguarded(
-    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
-) -> Any:
-    return split_attention(value, keep, p, given, guarded=False)
-
-
-@fault(
-    "softmax",
-    "split keys averaged without their sums",
-    source="this project",
-    clause=ROWS,
-    reveals="M > 1",
-)
-def scaled_dot_product_attention_merge_unweighted(
-    value: ndarray, keep: Any = None, p: float = 0.0, **given: Any
-) -> Any:
-    return split_attention(value, keep, p, given, equal=True)
-
-
 def split_attention(value: ndarray, keep: Any, p: float, given: Any, **how: Any) -> Any:
     if keep is not None:
         return attention.scaled_dot_product_attention(value=value, keep=keep, p=p, **given)
@@ -176,13 +78,8 @@ def split_attention(value: ndarray, keep: Any, p: float, given: Any, **how: Any)
     return split(score, visible, value, **how)
 
 
-@fault(
-    "softmax",
-    "an exp that never falls below 2^-24",
-    source="torch-spyre PR #4522",
-    clause=ABSENT,
-    reveals="hidden keys",
-)
+@fault("softmax", "an exp that never falls below 2^-24",
+       source="torch-spyre PR #4522", clause=ABSENT, reveals="hidden keys")  # fmt: skip
 def softmax_exp_floor(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = np.maximum(attention.exponentials(score, visible), 2.0**-24)
@@ -191,13 +88,10 @@ def softmax_exp_floor(**given: Any) -> Any:
     return attention.softmax(**given, weigh=weigh)
 
 
-@fault(
-    "softmax",
-    "exp in float32 without subtracting the maximum, which overflows from a score of 88.7 on",
-    source="this project",
-    clause="softmax, clause 4",
-    reveals="logits beyond 88",
-)
+@fault("softmax",
+       "exp in float32 without subtracting the maximum, which overflows from a score of 88.7 on",
+       source="this project", clause="softmax, clause 4",
+       reveals="logits beyond 88")  # fmt: skip
 def softmax_without_maximum(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
@@ -207,13 +101,8 @@ def softmax_without_maximum(**given: Any) -> Any:
     return attention.softmax(**given, weigh=weigh)
 
 
-@fault(
-    "softmax",
-    "the maximum of the whole array in place of the row's",
-    source="this project",
-    clause="softmax, clause 4",
-    reveals="rows 104 apart",
-)
+@fault("softmax", "the maximum of the whole array in place of the row's",
+       source="this project", clause="softmax, clause 4", reveals="rows 104 apart")  # fmt: skip
 def softmax_global_maximum(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         top = np.where(visible, score, HIDDEN).max()
@@ -231,28 +120,6 @@ def maximum_of_all(score: ndarray, visible: ndarray) -> ndarray:
     return np.where(visible, e / np.where(total == 0, 1, total), 0)
 
 
-@fault(
-    "softmax",
-    "a maximum that hidden scores take part in",
-    source="this project",
-    clause=ABSENT,
-    reveals="a huge hidden score",
-)
-def softmax_maximum_of_hidden(**given: Any) -> Any:
-    return attention.softmax(**given, weigh=maximum_of_all)
-
-
-@fault(
-    "softmax",
-    "a maximum that hidden scores take part in",
-    source="this project",
-    clause=ABSENT,
-    reveals="a huge hidden key",
-)
-def learned_relative_attention_maximum_of_hidden(**given: Any) -> Any:
-    return attention.learned_relative_attention(**given, weigh=maximum_of_all)
-
-
 def empty_rows(fill: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         return np.where(
@@ -264,73 +131,8 @@ def empty_rows(fill: Any) -> Any:
     return weigh
 
 
-@fault(
-    "softmax",
-    "NaN where a row sees no key",
-    source="pytorch #103963",
-    clause=EMPTY,
-    reveals="a row that sees no key",
-)
-def softmax_nan_of_empty_rows(**given: Any) -> Any:
-    return attention.softmax(**given, weigh=empty_rows(lambda M: np.nan))
-
-
-@fault(
-    "softmax",
-    "an average where a row sees no key",
-    source="the Annotated Transformer's -1e9",
-    clause=EMPTY,
-    reveals="a row that sees no key",
-)
-def softmax_average_of_empty_rows(**given: Any) -> Any:
-    return attention.softmax(**given, weigh=empty_rows(lambda M: 1 / M))
-
-
-@fault(
-    "softmax",
-    "NaN where a row sees no key",
-    source="pytorch #103963",
-    clause="transformer_xl_attention, clause 2",
-    reveals="N > M",
-)
-def transformer_xl_attention_nan_of_empty_rows(**given: Any) -> Any:
-    return attention.transformer_xl_attention(**given, weigh=empty_rows(lambda M: np.nan))
-
-
-@fault(
-    "softmax",
-    "hidden scores filled with 0",
-    source="PsyNeuLink PR #3196",
-    clause=ABSENT,
-    reveals="a hidden key",
-)
-def softmax_filled_with_zero(**given: Any) -> Any:
-    return attention.softmax(
-        **given, weigh=lambda s, v: attention.weigh(np.where(v, s, 0), np.ones_like(v))
-    )
-
-
-@fault(
-    "softmax",
-    "weights that are hidden after they were normalised",
-    source="this project",
-    clause=ROWS,
-    reveals="a hidden key",
-)
-def transformer_xl_attention_hidden_late(**given: Any) -> Any:
-    return attention.transformer_xl_attention(
-        **given, weigh=lambda s, v: np.where(v, attention.weigh(s, ~np.isnan(s)), 0)
-    )
-
-
-@fault(
-    "softmax",
-    "a normaliser of the sum plus 1e-6",
-    source="this project",
-    clause=ROWS,
-    reveals="float32 bounds",
-    wrong_in=("float64", "float32"),
-)
+@fault("softmax", "a normaliser of the sum plus 1e-6", source="this project",
+       clause=ROWS, reveals="float32 bounds", wrong_in=("float64", "float32"))  # fmt: skip
 def softmax_with_epsilon(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = attention.exponentials(score, visible)
@@ -339,26 +141,8 @@ def softmax_with_epsilon(**given: Any) -> Any:
     return attention.softmax(**given, weigh=weigh)
 
 
-@fault(
-    "softmax",
-    "logits clamped to 50",
-    source="this project",
-    clause="softmax",
-    reveals="two logits beyond 50 in one row",
-)
-def scaled_dot_product_attention_clamped_logits(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, weigh=lambda s, v: attention.weigh(np.clip(s, -50, 50), v)
-    )
-
-
-@fault(
-    "softmax",
-    "weights below 1e-4 set to 0",
-    source="this project",
-    clause="softmax: weights that are positive",
-    reveals="a weight below 1e-4",
-)
+@fault("softmax", "weights below 1e-4 set to 0", source="this project",
+       clause="softmax: weights that are positive", reveals="a weight below 1e-4")  # fmt: skip
 def softmax_without_small_weights(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         weights = attention.weigh(score, visible)
@@ -367,14 +151,45 @@ def softmax_without_small_weights(**given: Any) -> Any:
     return attention.softmax(**given, weigh=weigh)
 
 
-@fault(
-    "softmax",
-    "a row of one key that gets weight 1 whether it is hidden or not",
-    source="this project",
-    clause=EMPTY,
-    reveals="M = 1, hidden",
-)
-def softmax_of_one_key(**given: Any) -> Any:
-    return attention.softmax(
-        **given, weigh=lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else attention.weigh(s, v)
-    )
+add_faults("softmax", (
+    ("scaled_dot_product_attention_over_queries", "weights normalised over the queries",
+     "labml #146", ROWS, "N > 1 or M > 1", {"weigh": weigh_over(-2)}),
+    ("softmax_over_axis_two", "weights normalised over axis 2 whatever the rank", "fastNLP #254",
+     ROWS, "four axes",
+     lambda score, mask=None: attention.softmax(score, mask, weigh=weigh_over(2 if score.ndim > 2
+      else -1))),
+    ("additive_attention_over_queries", "weights normalised over the queries", "labml #146", ROWS,
+     "N > 1 or M > 1", {"weigh": weigh_over(-2)}),
+    ("scaled_dot_product_attention_online_unguarded",
+     "an online softmax without a guard for hidden blocks", "xformers commit 540fcbfd", EMPTY,
+     "the first block of a row hidden", {"weigh": lambda s, v: online(s, v, guarded=False)}),
+    ("scaled_dot_product_attention_online_not_rescaled",
+     "an online softmax that never rescales its sum", "this project", ROWS,
+     "a larger score in a later block", {"weigh": lambda s, v: online(s, v, rescaled=False)}),
+    ("alibi_attention_online_not_rescaled", "an online softmax that never rescales its sum",
+     "this project", ROWS, "a larger score beyond key 64",
+     {"weigh": lambda s, v: online(s, v, block=64, rescaled=False)}),
+    ("scaled_dot_product_attention_merge_unguarded",
+     "split keys merged without a guard for empty rows", "flash-attention commit 31920dda", EMPTY,
+     "a row that sees no key",
+     lambda value, keep=None, p=0.0, **given: split_attention(value, keep, p, given,
+      guarded=False)),
+    ("scaled_dot_product_attention_merge_unweighted", "split keys averaged without their sums",
+     "this project", ROWS, "M > 1",
+     lambda value, keep=None, p=0.0, **given: split_attention(value, keep, p, given, equal=True)),
+    ("softmax_maximum_of_hidden", "a maximum that hidden scores take part in", "this project",
+     ABSENT, "a huge hidden score", {"weigh": maximum_of_all}),
+    ("learned_relative_attention_maximum_of_hidden", "a maximum that hidden scores take part in",
+     "this project", ABSENT, "a huge hidden key", {"weigh": maximum_of_all}),
+    ("softmax_filled_with_zero", "hidden scores filled with 0", "PsyNeuLink PR #3196", ABSENT,
+     "a hidden key", {"weigh": lambda s, v: attention.weigh(np.where(v, s, 0), np.ones_like(v))}),
+    ("transformer_xl_attention_hidden_late", "weights that are hidden after they were normalised",
+     "this project", ROWS, "a hidden key",
+     {"weigh": lambda s, v: np.where(v, attention.weigh(s, ~np.isnan(s)), 0)}),
+    ("scaled_dot_product_attention_clamped_logits", "logits clamped to 50", "this project",
+     "softmax", "two logits beyond 50 in one row",
+     {"weigh": lambda s, v: attention.weigh(np.clip(s, -50, 50), v)}),
+    ("softmax_of_one_key", "a row of one key that gets weight 1 whether it is hidden or not",
+     "this project", EMPTY, "M = 1, hidden",
+     {"weigh": lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else attention.weigh(s, v)}),
+))  # fmt: skip

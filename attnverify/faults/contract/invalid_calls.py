@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import is_float, widened
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, layers
 
 REFUSED = "an invalid call is a ValueError"
@@ -15,20 +15,6 @@ REFUSED = "an invalid call is a ValueError"
 
 def let_through(operation: Any, given: Any) -> Any:
     return operation(**map_leaves(widened, given))
-
-
-@fault(
-    "refusals",
-    "a negative memory length",
-    source="this project",
-    clause=REFUSED,
-    reveals="mem_len = -1",
-    unchecked=True,
-)
-def update_mems_negative_length(hids: Any, mems: Any, mem_len: int) -> Any:
-    return checked_but(
-        attention.update_mems, {"hids": hids, "mems": mems, "mem_len": mem_len}, "mem_len", abs
-    )
 
 
 def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
@@ -43,14 +29,10 @@ def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
     return let_through(operation, mended)
 
 
-@fault(
-    "refusals",
-    "a table that is too small, its slice wrapped",
-    source="labml's page, relative_mha",
-    clause="learned_relative_score, clause 4",
-    reveals="N or M beyond P",
-    unchecked=True,
-)
+@fault("refusals", "a table that is too small, its slice wrapped",
+       source="labml's page, relative_mha",
+       clause="learned_relative_score, clause 4", reveals="N or M beyond P",
+       unchecked=True)  # fmt: skip
 def learned_relative_attention_small_table(**given: Any) -> Any:
     N, M, P = given["query"].shape[-2], given["key"].shape[-2], len(given["key_pos_bias"]) // 2
     if 0 < P < max(N, M):
@@ -62,14 +44,9 @@ def learned_relative_attention_small_table(**given: Any) -> Any:
     return checked_but(attention.learned_relative_attention, given, "align", lambda align: align)
 
 
-@fault(
-    "refusals",
-    "a head count that does not divide the width",
-    source="this project",
-    clause=REFUSED,
-    reveals="num_heads = 5, F = 12",
-    unchecked=True,
-)
+@fault("refusals", "a head count that does not divide the width",
+       source="this project", clause=REFUSED, reveals="num_heads = 5, F = 12",
+       unchecked=True)  # fmt: skip
 def multi_head_attention_any_heads(num_heads: Any, **given: Any) -> Any:
     F = (
         given["query"].shape[-1]
@@ -87,14 +64,8 @@ def multi_head_attention_any_heads(num_heads: Any, **given: Any) -> Any:
     )
 
 
-@fault(
-    "refusals",
-    "scores of integers",
-    source="this project",
-    clause=REFUSED,
-    reveals="an integer score",
-    unchecked=True,
-)
+@fault("refusals", "scores of integers", source="this project", clause=REFUSED,
+       reveals="an integer score", unchecked=True)  # fmt: skip
 def softmax_of_integers(score: Any, mask: Any = None) -> Any:
     integers = score.dtype.kind == "i"
     return checked_but(
@@ -105,14 +76,8 @@ def softmax_of_integers(score: Any, mask: Any = None) -> Any:
     )
 
 
-@fault(
-    "refusals",
-    "a value longer than the keys, cut",
-    source="pytorch PR #193728",
-    clause=REFUSED,
-    reveals="value longer than key",
-    unchecked=True,
-)
+@fault("refusals", "a value longer than the keys, cut", source="pytorch PR #193728",
+       clause=REFUSED, reveals="value longer than key", unchecked=True)  # fmt: skip
 def scaled_dot_product_attention_value_cut(key: Any, value: Any, **given: Any) -> Any:
     M = min(key.shape[-2], value.shape[-2])
     return checked_but(
@@ -123,43 +88,9 @@ def scaled_dot_product_attention_value_cut(key: Any, value: Any, **given: Any) -
     )
 
 
-@fault(
-    "refusals",
-    "p = 1",
-    source="this project",
-    clause="dropout, clause 2",
-    reveals="p = 1",
-    unchecked=True,
-)
-def dropout_of_everything(weights: Any, keep: Any, p: Any) -> Any:
-    return checked_but(
-        attention.dropout,
-        {"weights": weights, "keep": keep, "p": p},
-        "p",
-        lambda p: 0.5 if p == 1 else p,
-    )
-
-
-@fault(
-    "refusals",
-    "an odd width",
-    source="this project",
-    clause="sinusoidal_positions, clause 2",
-    reveals="F odd",
-    unchecked=True,
-)
-def sinusoidal_positions_odd_width(M: Any, F: Any) -> Any:
-    return checked_but(attention.sinusoidal_positions, {"M": M, "F": F}, "F", lambda F: F + F % 2)
-
-
-@fault(
-    "refusals",
-    "padding of floats",
-    source="mlverse/torch PR #1208",
-    clause="merge_masks: key_padding_mask is bool",
-    reveals="a float key_padding_mask",
-    unchecked=True,
-)
+@fault("refusals", "padding of floats", source="mlverse/torch PR #1208",
+       clause="merge_masks: key_padding_mask is bool",
+       reveals="a float key_padding_mask", unchecked=True)  # fmt: skip
 def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: Any) -> Any:
     given = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask, "num_heads": num_heads}
     return checked_but(
@@ -167,56 +98,37 @@ def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: 
     )
 
 
-@fault(
-    "refusals",
-    "visible of floats",
-    source="this project",
-    clause=REFUSED,
-    reveals="a float visible",
-    unchecked=True,
-)
+@fault("refusals", "visible of floats", source="this project", clause=REFUSED,
+       reveals="a float visible", unchecked=True)  # fmt: skip
 def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
     mend = lambda v: v != 0 if is_float(v) else v
     return checked_but(attention.alibi_attention, given | {"visible": visible}, "visible", mend)
 
 
-@fault(
-    "refusals",
-    "assertions in place of ValueError",
-    source="this project",
-    clause=REFUSED,
-    reveals="any invalid call",
-    unchecked=True,
-)
+@fault("refusals", "assertions in place of ValueError", source="this project",
+       clause=REFUSED, reveals="any invalid call", unchecked=True)  # fmt: skip
 def shift_right_asserts(x: Any) -> Any:
     assert isinstance(x, ndarray) and widened(x).dtype.kind == "f" and x.ndim >= 2 and x.size
     return attention.shift_right(widened(x))
 
 
-@fault(
-    "refusals",
-    "a negative eps",
-    source="this project",
-    clause=REFUSED,
-    reveals="eps = -1",
-    unchecked=True,
-)
-def transformer_xl_layer_negative_eps(eps: Any = 1e-5, **given: Any) -> Any:
-    return checked_but(layers.transformer_xl_layer, given | {"eps": eps}, "eps", abs)
-
-
-@fault(
-    "refusals",
-    "an alignment that nobody knows taken for start",
-    source="this project",
-    clause=REFUSED,
-    reveals="align middle",
-    unchecked=True,
-)
-def learned_relative_score_any_alignment(align: Any, **given: Any) -> Any:
-    return checked_but(
-        attention.learned_relative_score,
-        given | {"align": align},
-        "align",
-        lambda a: a if a == "end" else "start",
-    )
+add_faults("refusals", (
+    ("update_mems_negative_length", "a negative memory length", "this project", REFUSED,
+     "mem_len = -1",
+     lambda hids, mems, mem_len: checked_but(attention.update_mems, {"hids": hids, "mems": mems,
+      "mem_len": mem_len}, "mem_len", abs), {"unchecked": True}),
+    ("dropout_of_everything", "p = 1", "this project", "dropout, clause 2", "p = 1",
+     lambda weights, keep, p: checked_but(attention.dropout, {"weights": weights, "keep": keep,
+      "p": p}, "p", lambda p: 0.5 if p == 1 else p), {"unchecked": True}),
+    ("sinusoidal_positions_odd_width", "an odd width", "this project",
+     "sinusoidal_positions, clause 2", "F odd",
+     lambda M, F: checked_but(attention.sinusoidal_positions, {"M": M, "F": F}, "F", lambda F: F +
+      F % 2), {"unchecked": True}),
+    ("transformer_xl_layer_negative_eps", "a negative eps", "this project", REFUSED, "eps = -1",
+     lambda eps=1e-5, **given: checked_but(layers.transformer_xl_layer, given | {"eps": eps},
+      "eps", abs), {"unchecked": True}),
+    ("learned_relative_score_any_alignment", "an alignment that nobody knows taken for start",
+     "this project", REFUSED, "align middle",
+     lambda align, **given: checked_but(attention.learned_relative_score, given | {"align":
+      align}, "align", lambda a: a if a == "end" else "start"), {"unchecked": True}),
+))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 
 MERGE, STRIDES = (
@@ -32,79 +32,9 @@ def split_interleaved(x: ndarray, H: int) -> ndarray:
     return x.reshape(B, N, F // H, H).transpose(0, 3, 1, 2)
 
 
-@fault(
-    "layout",
-    "heads joined by a reshape alone",
-    source="transformer-from-scratch PR #6",
-    clause=MERGE,
-    reveals="H > 1, N > 1",
-)
-def multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
-    return layers.multi_head_attention(**given, join=joined_as_it_lies)
-
-
-@fault(
-    "layout",
-    "heads joined with the heads in front of the batch",
-    source="QAnet-pytorch #2",
-    clause=MERGE,
-    reveals="B > 1, H > 1",
-)
-def multi_head_attention_joined_heads_first(**given: Any) -> Any:
-    return layers.multi_head_attention(**given, join=joined_heads_first)
-
-
-@fault(
-    "layout",
-    "heads joined by a reshape alone",
-    source="opacus PR #825",
-    clause="relative_multi_head_attention",
-    reveals="H > 1, N > 1",
-)
-def relative_multi_head_attention_joined_as_it_lies(**given: Any) -> Any:
-    return layers.relative_multi_head_attention(**given, join=joined_as_it_lies)
-
-
-@fault(
-    "layout",
-    "heads joined by a reshape alone",
-    source="opacus PR #825",
-    clause="transformer_xl_layer",
-    reveals="H > 1, N > 1",
-)
-def transformer_xl_layer_joined_as_it_lies(**given: Any) -> Any:
-    return layers.transformer_xl_layer(**given, join=joined_as_it_lies)
-
-
-@fault(
-    "layout",
-    "the sequence in front of the batch",
-    source="speechbrain commit 345775511",
-    clause="[B N F]",
-    reveals="B other than N",
-)
-def alibi_multi_head_attention_sequence_first(**given: Any) -> Any:
-    return layers.alibi_multi_head_attention(**given).swapaxes(0, 1)
-
-
-@fault(
-    "layout",
-    "columns dealt to the heads in turn",
-    source="this project",
-    clause=MERGE,
-    reveals="H > 1, D > 1",
-)
-def multi_head_attention_interleaved_heads(**given: Any) -> Any:
-    return layers.multi_head_attention(**given, split=split_interleaved)
-
-
-@fault(
-    "layout",
-    "a joint projection split as query, value, key",
-    source="this project",
-    clause="transformer_xl_layer, clause 1",
-    reveals="any",
-)
+@fault("layout", "a joint projection split as query, value, key",
+       source="this project", clause="transformer_xl_layer, clause 1",
+       reveals="any")  # fmt: skip
 def transformer_xl_layer_query_value_key(**given: Any) -> Any:
     def parts(y: ndarray, H: int) -> list[ndarray]:
         q, v, k = np.split(y, 3, axis=-1)
@@ -113,13 +43,8 @@ def transformer_xl_layer_query_value_key(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, parts=parts)
 
 
-@fault(
-    "layout",
-    "a joint projection split head by head",
-    source="this project",
-    clause="transformer_xl_layer, clause 1",
-    reveals="H > 1",
-)
+@fault("layout", "a joint projection split head by head", source="this project",
+       clause="transformer_xl_layer, clause 1", reveals="H > 1")  # fmt: skip
 def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
     def parts(y: ndarray, H: int) -> list[ndarray]:
         B, N, F = y.shape
@@ -128,13 +53,9 @@ def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, parts=parts)
 
 
-@fault(
-    "layout",
-    "tables of one head's width read as one of all",
-    source="this project",
-    clause="learned_relative_score",
-    reveals="H > 1, D > 1",
-)
+@fault("layout", "tables of one head's width read as one of all",
+       source="this project", clause="learned_relative_score",
+       reveals="H > 1, D > 1")  # fmt: skip
 def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> Any:
     table = parameters["key_pos_embeddings"]
     turned = table.reshape(table.shape[0], table.shape[2], table.shape[1]).swapaxes(1, 2)
@@ -143,37 +64,23 @@ def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> A
     )
 
 
-@fault(
-    "layout",
-    "weights transposed where N = M",
-    source="this project",
-    clause="multi_head_attention, clause 4",
-    reveals="N = M > 1",
-)
+@fault("layout", "weights transposed where N = M", source="this project",
+       clause="multi_head_attention, clause 4", reveals="N = M > 1")  # fmt: skip
 def multi_head_attention_weights_transposed(**given: Any) -> Any:
     output, weights = layers.multi_head_attention(**given)
     return output, weights.mT if weights.shape[-1] == weights.shape[-2] else weights
 
 
-@fault(
-    "layout",
-    "weights averaged over the heads",
-    source="PyTorch, average_attn_weights",
-    clause="multi_head_attention, clause 4",
-    reveals="any",
-)
+@fault("layout", "weights averaged over the heads",
+       source="PyTorch, average_attn_weights",
+       clause="multi_head_attention, clause 4", reveals="any")  # fmt: skip
 def multi_head_self_attention_weights_averaged(**given: Any) -> Any:
     output, weights = layers.multi_head_self_attention(**given)
     return output, weights.mean(axis=1)
 
 
-@fault(
-    "layout",
-    "a square projection without its transpose",
-    source="this project",
-    clause="weights as in torch.nn.Linear",
-    reveals="K = F > 1",
-)
+@fault("layout", "a square projection without its transpose", source="this project",
+       clause="weights as in torch.nn.Linear", reveals="K = F > 1")  # fmt: skip
 def self_attention_square_projection(x: Any, parameters: Any, mask: Any = None) -> Any:
     w = parameters["w_query"]
     return layers.self_attention(
@@ -203,50 +110,9 @@ def misread(given: Any, *names: str) -> Any:
     }
 
 
-@fault(
-    "layout",
-    "strided queries, keys and values read as contiguous",
-    source="pytorch #181133",
-    clause=STRIDES,
-    reveals="a transposed layout",
-    raw=True,
-)
-def scaled_dot_product_attention_contiguous_inputs(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**misread(given, "query", "key", "value"))
-
-
-@fault(
-    "layout",
-    "strided values read as contiguous",
-    source="flash-attention commit 09aa3222",
-    clause=STRIDES,
-    reveals="values sliced from a packed array",
-    raw=True,
-)
-def scaled_dot_product_attention_grad_contiguous_values(**given: Any) -> Any:
-    return gradients.scaled_dot_product_attention_grad(**misread(given, "value"))
-
-
-@fault(
-    "layout",
-    "a strided d_output read as contiguous",
-    source="flash-attention commit 2423cca3",
-    clause=STRIDES,
-    reveals="d_output with a stride of 0",
-    raw=True,
-)
-def alibi_attention_grad_contiguous_output(**given: Any) -> Any:
-    return gradients.alibi_attention_grad(**misread(given, "d_output"))
-
-
-@fault(
-    "layout",
-    "the gradient by value written with the key's strides",
-    source="flash-attention commit d9a5cb29",
-    clause=STRIDES,
-    reveals="key and value laid out differently",
-    raw=True,
-)
+@fault("layout", "the gradient by value written with the key's strides",
+       source="flash-attention commit d9a5cb29", clause=STRIDES,
+       reveals="key and value laid out differently", raw=True)  # fmt: skip
 def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
     d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**misread(given))
     order = [
@@ -258,38 +124,8 @@ def scaled_dot_product_attention_grad_strides_of_key(**given: Any) -> Any:
     return d_query, d_key, d_value, *others
 
 
-@fault(
-    "layout",
-    "a strided array read as contiguous",
-    source="pytorch #163597",
-    clause=STRIDES,
-    reveals="a sliced or transposed layout",
-    raw=True,
-)
-def rel_shift_contiguous_input(x: ndarray) -> Any:
-    return attention.rel_shift(as_if_contiguous(x).astype(np.float64))
-
-
-@fault(
-    "layout",
-    "scores of packed keys read as contiguous",
-    source="flash-attention commit 09aa3222",
-    clause=STRIDES,
-    reveals="packed keys",
-    raw=True,
-)
-def transformer_xl_score_contiguous_keys(**given: Any) -> Any:
-    return attention.transformer_xl_score(**misread(given, "key"))
-
-
-@fault(
-    "layout",
-    "a strided mask read as contiguous",
-    source="this project",
-    clause=STRIDES,
-    reveals="a mask that is no contiguous array",
-    raw=True,
-)
+@fault("layout", "a strided mask read as contiguous", source="this project",
+       clause=STRIDES, reveals="a mask that is no contiguous array", raw=True)  # fmt: skip
 def softmax_contiguous_mask(score: ndarray, mask: Any = None) -> Any:
     if (
         mask is not None
@@ -301,3 +137,40 @@ def softmax_contiguous_mask(score: ndarray, mask: Any = None) -> Any:
         mask = np.resize(line, mask.shape)
     wide = {"score": score, "mask": mask}
     return attention.softmax(**misread(wide))
+
+
+add_faults("layout", (
+    ("multi_head_attention_joined_as_it_lies", "heads joined by a reshape alone",
+     "transformer-from-scratch PR #6", MERGE, "H > 1, N > 1", {"join": joined_as_it_lies}),
+    ("multi_head_attention_joined_heads_first",
+     "heads joined with the heads in front of the batch", "QAnet-pytorch #2", MERGE,
+     "B > 1, H > 1", {"join": joined_heads_first}),
+    ("relative_multi_head_attention_joined_as_it_lies", "heads joined by a reshape alone",
+     "opacus PR #825", "relative_multi_head_attention", "H > 1, N > 1",
+     {"join": joined_as_it_lies}),
+    ("transformer_xl_layer_joined_as_it_lies", "heads joined by a reshape alone",
+     "opacus PR #825", "transformer_xl_layer", "H > 1, N > 1", {"join": joined_as_it_lies}),
+    ("alibi_multi_head_attention_sequence_first", "the sequence in front of the batch",
+     "speechbrain commit 345775511", "[B N F]", "B other than N",
+     lambda **given: layers.alibi_multi_head_attention(**given).swapaxes(0, 1)),
+    ("multi_head_attention_interleaved_heads", "columns dealt to the heads in turn",
+     "this project", MERGE, "H > 1, D > 1", {"split": split_interleaved}),
+    ("scaled_dot_product_attention_contiguous_inputs",
+     "strided queries, keys and values read as contiguous", "pytorch #181133", STRIDES,
+     "a transposed layout",
+     lambda **given: attention.scaled_dot_product_attention(**misread(given, "query", "key",
+      "value")), {"raw": True}),
+    ("scaled_dot_product_attention_grad_contiguous_values", "strided values read as contiguous",
+     "flash-attention commit 09aa3222", STRIDES, "values sliced from a packed array",
+     lambda **given: gradients.scaled_dot_product_attention_grad(**misread(given, "value")),
+     {"raw": True}),
+    ("alibi_attention_grad_contiguous_output", "a strided d_output read as contiguous",
+     "flash-attention commit 2423cca3", STRIDES, "d_output with a stride of 0",
+     lambda **given: gradients.alibi_attention_grad(**misread(given, "d_output")), {"raw": True}),
+    ("rel_shift_contiguous_input", "a strided array read as contiguous", "pytorch #163597",
+     STRIDES, "a sliced or transposed layout",
+     lambda x: attention.rel_shift(as_if_contiguous(x).astype(np.float64)), {"raw": True}),
+    ("transformer_xl_score_contiguous_keys", "scores of packed keys read as contiguous",
+     "flash-attention commit 09aa3222", STRIDES, "packed keys",
+     lambda **given: attention.transformer_xl_score(**misread(given, "key")), {"raw": True}),
+))  # fmt: skip

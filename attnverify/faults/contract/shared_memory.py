@@ -9,7 +9,7 @@ import numpy as np
 
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import widened
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients
 
 OURS = "this project"
@@ -28,38 +28,9 @@ def _read_by_lines(operation: str, name: str, **given: Any) -> Any:
     return getattr(attention, operation)(**wide, **{name: _lines_of(given[name])})
 
 
-@fault(
-    "layout",
-    "keys read line by line where their width is not last in memory",
-    source=OURS,
-    clause=ANYWHERE,
-    reveals="keys stored [B H D M]",
-    raw=True,
-)
-def scaled_dot_product_attention_key_lines(**given: Any) -> Any:
-    return _read_by_lines("scaled_dot_product_attention", "key", **given)
-
-
-@fault(
-    "layout",
-    "values read line by line where their width is not last in memory",
-    source=OURS,
-    clause=ANYWHERE,
-    reveals="values stored [B H E M]",
-    raw=True,
-)
-def transformer_xl_attention_value_lines(**given: Any) -> Any:
-    return _read_by_lines("transformer_xl_attention", "value", **given)
-
-
-@fault(
-    "layout",
-    "one tensor as key and as value, whose gradients are both the sum",
-    source=OURS,
-    clause="one gradient per differentiable input",
-    reveals="key and value that share their memory",
-    raw=True,
-)
+@fault("layout", "one tensor as key and as value, whose gradients are both the sum",
+       source=OURS, clause="one gradient per differentiable input",
+       reveals="key and value that share their memory", raw=True)  # fmt: skip
 def scaled_dot_product_attention_grad_shared_key(key: Any, value: Any, **given: Any) -> Any:
     wide = map_leaves(widened, {"key": key, "value": value, **given})
     d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**wide)
@@ -68,15 +39,23 @@ def scaled_dot_product_attention_grad_shared_key(key: Any, value: Any, **given: 
     return d_query, d_key, d_value, *others
 
 
-@fault(
-    "layout",
-    "one tensor as key and as value, whose gradient is counted once",
-    source=OURS,
-    clause="one gradient per differentiable input",
-    reveals="key and value that share their memory",
-    raw=True,
-)
+@fault("layout", "one tensor as key and as value, whose gradient is counted once",
+       source=OURS, clause="one gradient per differentiable input",
+       reveals="key and value that share their memory", raw=True)  # fmt: skip
 def alibi_attention_grad_shared_key(key: Any, value: Any, **given: Any) -> Any:
     wide = map_leaves(widened, {"key": key, "value": value, **given})
     d_query, d_key, d_value = gradients.alibi_attention_grad(**wide)
     return d_query, d_key, np.zeros_like(d_value) if np.shares_memory(key, value) else d_value
+
+
+add_faults("layout", (
+    ("scaled_dot_product_attention_key_lines",
+     "keys read line by line where their width is not last in memory", OURS, ANYWHERE,
+     "keys stored [B H D M]",
+     lambda **given: _read_by_lines("scaled_dot_product_attention", "key", **given),
+     {"raw": True}),
+    ("transformer_xl_attention_value_lines",
+     "values read line by line where their width is not last in memory", OURS, ANYWHERE,
+     "values stored [B H E M]",
+     lambda **given: _read_by_lines("transformer_xl_attention", "value", **given), {"raw": True}),
+))  # fmt: skip

@@ -7,7 +7,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.faults.arithmetic.softmax import online
-from attnverify.faults.registry import control
+from attnverify.faults.registry import add_controls, control
 from attnverify.reference import attention, gradients
 
 
@@ -41,21 +41,8 @@ def learned_relative_attention_grad_scattered(**given: Any) -> Any:
     return gradients.learned_relative_attention_grad(**given, gather=onto_rows)
 
 
-@control("backward", "weights of an online softmax in the backward pass")
-def transformer_xl_attention_grad_online(**given: Any) -> Any:
-    return gradients.transformer_xl_attention_grad(
-        **given, weigh=lambda s, v: np.where(v, online(s, v, block=5), 0)
-    )
-
-
-@control("backward", "the slope of tanh by cosh")
-def additive_attention_grad_cosh(**given: Any) -> Any:
-    return gradients.additive_attention_grad(
-        **given, slope=lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2
-    )
-
-
-@control("backward", "the gradients of the parameters added up batch entry by batch entry")
+@control("backward",
+         "the gradients of the parameters added up batch entry by batch entry")  # fmt: skip
 def multi_head_attention_grad_by_batch_entry(**given: Any) -> Any:
     whole = CATALOGUE["multi_head_attention_grad"].reference
     found = []
@@ -84,3 +71,11 @@ def multi_head_attention_grad_by_batch_entry(**given: Any) -> Any:
 
 
 BATCH_FIRST = ("d_output", "d_weights", "query", "key", "value", "keep")
+
+
+add_controls("backward", (
+    ("transformer_xl_attention_grad_online", "weights of an online softmax in the backward pass",
+     {"weigh": lambda s, v: np.where(v, online(s, v, block=5), 0)}),
+    ("additive_attention_grad_cosh", "the slope of tanh by cosh",
+     {"slope": lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2}),
+))  # fmt: skip

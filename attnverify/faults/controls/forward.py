@@ -2,6 +2,7 @@
 Controls: right implementations that compute in unusual ways. Whoever judges must not accuse them.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy import ndarray
 
 from attnverify.faults.arithmetic.rounding import rounded_weigh
 from attnverify.faults.arithmetic.softmax import online, split
-from attnverify.faults.registry import control
+from attnverify.faults.registry import add_controls, control
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN, inverse_root
 
@@ -23,18 +24,6 @@ def softmax_key_by_key(**given: Any) -> Any:
     return attention.softmax(**given, weigh=lambda s, v: online(s, v, block=1))
 
 
-@control("blocks", "an online softmax in blocks of seven keys")
-def scaled_dot_product_attention_blocks_of_seven(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**given, weigh=lambda s, v: online(s, v, block=7))
-
-
-@control("blocks", "blocks of keys from the last to the first")
-def alibi_attention_from_the_last(**given: Any) -> Any:
-    return attention.alibi_attention(
-        **given, weigh=lambda s, v: online(s[..., ::-1], v[..., ::-1])[..., ::-1]
-    )
-
-
 @control("softmax", "split keys merged by their log-sum-exps")
 def learned_relative_attention_split(value: ndarray, visible: Any = None, **given: Any) -> Any:
     score = attention.learned_relative_score(**given)
@@ -46,9 +35,10 @@ def learned_relative_attention_split(value: ndarray, visible: Any = None, **give
 def softmax_power_of_two(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         top = np.where(visible, score, HIDDEN).max(axis=-1, keepdims=True)
-        e = np.where(visible, np.exp2((score - np.where(top == HIDDEN, 0, top)) * np.log2(np.e)), 0)
-        total = e.sum(axis=-1, keepdims=True)
-        return e / np.where(total == 0, 1, total)
+        below = score - np.where(top == HIDDEN, 0, top)
+        weight = np.where(visible, np.exp2(below * math.log2(math.e)), 0)
+        total = weight.sum(axis=-1, keepdims=True)
+        return weight / np.where(total == 0, 1, total)
 
     return attention.softmax(**given, weigh=weigh)
 
@@ -92,11 +82,8 @@ def alibi_attention_absolute_positions(**given: Any) -> Any:
     )
 
 
-@control(
-    "state",
-    "biases cut from the end of a longer table of an earlier call",
-    stateful=True,
-)
+@control("state", "biases cut from the end of a longer table of an earlier call",
+         stateful=True)  # fmt: skip
 def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
     def distances(N: int, M: int) -> ndarray:
         known = memory.get("distances")
@@ -106,20 +93,6 @@ def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
 
     return attention.alibi_attention(
         **given, score=lambda q, k: attention.alibi_score(q, k, distances=distances)
-    )
-
-
-@control("dropout", "the factor of dropout on the output")
-def scaled_dot_product_attention_factor_on_output(p: float = 0.0, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        p=p, **given, drop=lambda w, keep, p: attention.drop(w, keep, 0.0)
-    ) / (1 - p)
-
-
-@control("dropout", "a product with the draw: negative zeros where something negative is dropped")
-def dropout_multiplied(**given: Any) -> Any:
-    return attention.dropout(
-        **given, drop=lambda w, keep, p: w * ((1.0 if keep is None else keep) / (1 - p))
     )
 
 
@@ -141,13 +114,6 @@ def scaled_dot_product_attention_float32(
 ) -> Any:
     q, k, v = (x.astype(np.float32) for x in (query, key, value))
     return attention.scaled_dot_product_attention(q, k, v, **given).astype(np.float64)
-
-
-@control(
-    "numerics", "weights in bfloat16, as declared", precision={"preset": "wide", "prob": "bfloat16"}
-)
-def alibi_attention_declared_weights(**given: Any) -> Any:
-    return attention.alibi_attention(**given, weigh=rounded_weigh("bfloat16"))
 
 
 @control("shifts", "a shift by gathering")
@@ -236,20 +202,6 @@ def multi_head_self_attention_reversed_batch(
     return output[::-1], weights[::-1]
 
 
-@control("layers", "no bias on the keys: a constant in every row of scores")
-def multi_head_attention_without_key_bias(parameters: Any, **given: Any) -> Any:
-    return layers.multi_head_attention(
-        parameters={name: x for name, x in parameters.items() if name != "k_proj.bias"}, **given
-    )
-
-
-@control("layers", "no bias on the positions: a constant in every row of scores")
-def transformer_xl_layer_without_position_bias(parameters: Any, **given: Any) -> Any:
-    return layers.transformer_xl_layer(
-        parameters={name: x for name, x in parameters.items() if name != "r_net.bias"}, **given
-    )
-
-
 @control("layers", "the projections of query and key in one matrix")
 def self_attention_one_matrix(x: ndarray, parameters: Any, mask: Any = None, **draw: Any) -> Any:
     both = parameters["w_query"].T @ parameters["w_key"]
@@ -292,11 +244,9 @@ def transformer_xl_layer_running_variance(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, norm=norm)
 
 
-@control(
-    "layers",
-    "a variance in one pass, in float64",
-    precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*": "wide"},
-)
+@control("layers", "a variance in one pass, in float64",
+         precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*":
+         "wide"})  # fmt: skip
 def transformer_xl_one_pass(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         mean = x.mean(axis=-1, keepdims=True)
@@ -317,11 +267,6 @@ def update_mems_position_by_position(hids: Any, mems: Any, mem_len: int) -> Any:
         return np.stack(rows, axis=1) if rows else mem[:, :0].copy()
 
     return attention.update_mems(hids, mems, mem_len, window=window)
-
-
-@control("memory", "layers side by side in one buffer", raw=True)
-def init_mems_one_buffer(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
-    return list(np.zeros((n_layers, batch, mem_len, width))) if mem_len else None
 
 
 @control("masks", "the smaller of two masks")
@@ -345,6 +290,51 @@ def get_slopes_exponential(n_heads: int) -> Any:
     return np.exp(-np.log(2.0) * 8 / n * np.where(h < n, h + 1, h - n + 0.5))
 
 
-@control("alibi", "counts by a product with a triangle of ones")
-def get_alibi_biases_triangle(n_heads: int, visible: ndarray) -> Any:
-    return attention.get_slopes(n_heads)[:, None, None] * (visible @ np.tri(visible.shape[1]).T)
+add_controls("blocks", (
+    ("scaled_dot_product_attention_blocks_of_seven", "an online softmax in blocks of seven keys",
+     {"weigh": lambda s, v: online(s, v, block=7)}),
+    ("alibi_attention_from_the_last", "blocks of keys from the last to the first",
+     {"weigh": lambda s, v: online(s[..., ::-1], v[..., ::-1])[..., ::-1]}),
+))  # fmt: skip
+
+
+add_controls("dropout", (
+    ("scaled_dot_product_attention_factor_on_output", "the factor of dropout on the output",
+     lambda p=0.0, **given: attention.scaled_dot_product_attention(p=p, **given, drop=lambda w,
+      keep, p: attention.drop(w, keep, 0.0)) / (1 - p)),
+    ("dropout_multiplied",
+     "a product with the draw: negative zeros where something negative is dropped",
+     {"drop": lambda w, keep, p: w * ((1.0 if keep is None else keep) / (1 - p))}),
+))  # fmt: skip
+
+
+add_controls("numerics", (
+    ("alibi_attention_declared_weights", "weights in bfloat16, as declared",
+     {"weigh": rounded_weigh("bfloat16")}, {"precision": {"preset": "wide", "prob": "bfloat16"}}),
+))  # fmt: skip
+
+
+add_controls("layers", (
+    ("multi_head_attention_without_key_bias",
+     "no bias on the keys: a constant in every row of scores",
+     lambda parameters, **given: layers.multi_head_attention(parameters={name: x for name, x in
+      parameters.items() if name != "k_proj.bias"}, **given)),
+    ("transformer_xl_layer_without_position_bias",
+     "no bias on the positions: a constant in every row of scores",
+     lambda parameters, **given: layers.transformer_xl_layer(parameters={name: x for name, x in
+      parameters.items() if name != "r_net.bias"}, **given)),
+))  # fmt: skip
+
+
+add_controls("memory", (
+    ("init_mems_one_buffer", "layers side by side in one buffer",
+     lambda n_layers, mem_len, batch, width: list(np.zeros((n_layers, batch, mem_len, width))) if
+      mem_len else None, {"raw": True}),
+))  # fmt: skip
+
+
+add_controls("alibi", (
+    ("get_alibi_biases_triangle", "counts by a product with a triangle of ones",
+     lambda n_heads, visible: attention.get_slopes(n_heads)[:, None, None] * (visible @
+      np.tri(visible.shape[1]).T)),
+))  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import layers as staged
 from attnverify.reference.layers import feed_forward, layer_norm
 
@@ -33,18 +33,8 @@ def layer_with(given: Given, change: Callable[[Given], Given]) -> Any:
     return staged.transformer_xl_layer(**given, feed=feed)
 
 
-@fault("layers", "no ReLU between the two maps", source=OURS, clause=CLAUSE, reveals=FED)
-def transformer_xl_layer_without_relu(**given: Any) -> Any:
-    return layer(given, activation=lambda a: a)
-
-
-@fault(
-    "layers",
-    "GELU in place of the ReLU",
-    source="BERT, modeling.py",
-    clause=CLAUSE,
-    reveals=FED,
-)
+@fault("layers", "GELU in place of the ReLU", source="BERT, modeling.py",
+       clause=CLAUSE, reveals=FED)  # fmt: skip
 def transformer_xl_layer_gelu(**given: Any) -> Any:
     def gelu(a: ndarray) -> ndarray:
         return a / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)))
@@ -52,23 +42,8 @@ def transformer_xl_layer_gelu(**given: Any) -> Any:
     return layer(given, activation=gelu)
 
 
-@fault("layers", "a ReLU that lets 1 % through below 0", source=OURS, clause=CLAUSE, reveals=FED)
-def transformer_xl_layer_leaky_relu(**given: Any) -> Any:
-    return layer(given, activation=lambda a: np.maximum(a, a / 100))
-
-
-@fault("layers", "no residual around the two maps", source=OURS, clause=CLAUSE, reveals=FED)
-def transformer_xl_layer_feed_without_residual(**given: Any) -> Any:
-    return layer(given, residual=lambda x, y: y)
-
-
-@fault(
-    "layers",
-    "the feed-forward normed before its residual",
-    source=OURS,
-    clause=CLAUSE,
-    reveals=FED,
-)
+@fault("layers", "the feed-forward normed before its residual", source=OURS,
+       clause=CLAUSE, reveals=FED)  # fmt: skip
 def transformer_xl_layer_feed_normed_first(**given: Any) -> Any:
     def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
         normed: ndarray = feed_forward(x, parameters, eps, residual=lambda x, y: y)
@@ -77,13 +52,8 @@ def transformer_xl_layer_feed_normed_first(**given: Any) -> Any:
     return staged.transformer_xl_layer(**given, feed=feed)
 
 
-@fault(
-    "layers",
-    "a feed-forward of what was normed again",
-    source="kimiyoung/transformer-xl, pre_lnorm",
-    clause=CLAUSE,
-    reveals=FED,
-)
+@fault("layers", "a feed-forward of what was normed again",
+       source="kimiyoung/transformer-xl, pre_lnorm", clause=CLAUSE, reveals=FED)  # fmt: skip
 def transformer_xl_layer_feed_pre_norm(**given: Any) -> Any:
     def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
         normed = layer_norm(x, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
@@ -93,23 +63,9 @@ def transformer_xl_layer_feed_pre_norm(**given: Any) -> Any:
     return staged.transformer_xl_layer(**given, feed=feed)
 
 
-@fault("layers", "no inner bias", source=OURS, clause=CLAUSE, reveals=f"{FED}, biases")
-def transformer_xl_layer_without_inner_bias(**given: Any) -> Any:
-    return layer_with(given, lambda p: {n: x for n, x in p.items() if n != "ff_in.bias"})
-
-
-@fault("layers", "no bias of the second map", source=OURS, clause=CLAUSE, reveals=f"{FED}, biases")
-def transformer_xl_layer_without_outer_bias(**given: Any) -> Any:
-    return layer_with(given, lambda p: {n: x for n, x in p.items() if n != "ff_out.bias"})
-
-
-@fault(
-    "layers",
-    "the first map's weight not transposed where it is square",
-    source=OURS,
-    clause="weights as in torch.nn.Linear",
-    reveals=f"{FED} with I = F > 1",
-)
+@fault("layers", "the first map's weight not transposed where it is square",
+       source=OURS, clause="weights as in torch.nn.Linear",
+       reveals=f"{FED} with I = F > 1")  # fmt: skip
 def transformer_xl_layer_inner_transposed(**given: Any) -> Any:
     def turned(p: Given) -> Given:
         weight = p["ff_in.weight"]
@@ -118,24 +74,9 @@ def transformer_xl_layer_inner_transposed(**given: Any) -> Any:
     return layer_with(given, turned)
 
 
-@fault(
-    "layers",
-    "the second norm by the parameters of the first",
-    source=OURS,
-    clause=CLAUSE,
-    reveals=FED,
-)
-def transformer_xl_layer_one_norm_for_both(**given: Any) -> Any:
-    return layer_with(given, lambda p: p | {"ff_norm.weight": p["layer_norm.weight"]})
-
-
-@fault(
-    "layers",
-    "the eps of another library in the second norm",
-    source="Keras, LayerNormalization's epsilon of 1e-3",
-    clause=CLAUSE,
-    reveals=f"{FED}, eps 1e-5",
-)
+@fault("layers", "the eps of another library in the second norm",
+       source="Keras, LayerNormalization's epsilon of 1e-3", clause=CLAUSE,
+       reveals=f"{FED}, eps 1e-5")  # fmt: skip
 def transformer_xl_layer_second_eps(**given: Any) -> Any:
     def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
         return feed_forward(x, parameters, 1e-3)
@@ -143,13 +84,8 @@ def transformer_xl_layer_second_eps(**given: Any) -> Any:
     return staged.transformer_xl_layer(**given, feed=feed)
 
 
-@fault(
-    "layers",
-    "the first layer's feed-forward in all layers",
-    source=OURS,
-    clause="transformer_xl, clause 1",
-    reveals=f"{FED}, L > 1",
-)
+@fault("layers", "the first layer's feed-forward in all layers", source=OURS,
+       clause="transformer_xl, clause 1", reveals=f"{FED}, L > 1")  # fmt: skip
 def transformer_xl_shared_feed_forward(parameters: Any, **given: Any) -> Any:
     first = {name: x for name, x in parameters[0].items() if name.startswith("ff_")}
     return staged.transformer_xl(parameters=[each | first for each in parameters], **given)
@@ -201,65 +137,53 @@ def layer_backward(given: Given, **changed: Any) -> Any:
     return *d_inputs[:2], {name: grads[name] for name in parameters}, *d_inputs[3:]
 
 
-@fault(
-    "backward",
-    "the derivative of the ReLU taken for 1 at 0",
-    source="TensorFlow Playground #19",
-    clause=BACKWARD,
-    reveals=f"{FED} with an inner unit that is given 0",
-)
-def transformer_xl_layer_grad_relu_at_zero(**given: Any) -> Any:
-    return layer_backward(given, slope=lambda a: a >= 0)
-
-
-@fault(
-    "backward",
-    "the derivative of the ReLU taken for a half at 0",
-    source="jax #37821",
-    clause=BACKWARD,
-    reveals=f"{FED} with an inner unit that is given 0",
-)
-def transformer_xl_layer_grad_relu_half_at_zero(**given: Any) -> Any:
-    return layer_backward(given, slope=lambda a: (a > 0) + (a == 0) / 2)
-
-
-@fault("backward", "the ReLU left out on the way back", source=OURS, clause=BACKWARD, reveals=FED)
-def transformer_xl_layer_grad_through_relu(**given: Any) -> Any:
-    return layer_backward(given, slope=np.ones_like)
-
-
-@fault(
-    "backward",
-    "the gradient through the feed-forward's residual left out",
-    source=OURS,
-    clause=BACKWARD,
-    reveals=FED,
-)
-def transformer_xl_layer_grad_feed_without_residual(**given: Any) -> Any:
-    return layer_backward(given, residual=0.0)
-
-
-@fault(
-    "backward",
-    "no gradient of the second map's bias",
-    source=OURS,
-    clause=BACKWARD,
-    reveals=f"{FED}, biases",
-)
+@fault("backward", "no gradient of the second map's bias", source=OURS,
+       clause=BACKWARD, reveals=f"{FED}, biases")  # fmt: skip
 def transformer_xl_layer_grad_without_outer_bias(**given: Any) -> Any:
     d_x, d_position, d_parameters, *rest = layer_backward(given)
     bias = {name: 0 * x for name, x in d_parameters.items() if name == "ff_out.bias"}
     return d_x, d_position, d_parameters | bias, *rest
 
 
-@fault(
-    "backward",
-    "half of the gradient by the first map in the last layer",
-    source=OURS,
-    clause="transformer_xl_grad, clause 1",
-    reveals=FED,
-)
+@fault("backward", "half of the gradient by the first map in the last layer",
+       source=OURS, clause="transformer_xl_grad, clause 1", reveals=FED)  # fmt: skip
 def transformer_xl_grad_half_of_inner(**given: Any) -> Any:
     d_x, d_parameters, *rest = CATALOGUE["transformer_xl_grad"].reference(**given)
     half = {n: x / 2 for n, x in d_parameters[-1].items() if n == "ff_in.weight"}
     return d_x, [*d_parameters[:-1], d_parameters[-1] | half], *rest
+
+
+add_faults("layers", (
+    ("transformer_xl_layer_without_relu", "no ReLU between the two maps", OURS, CLAUSE, FED,
+     lambda **given: layer(given, activation=lambda a: a)),
+    ("transformer_xl_layer_leaky_relu", "a ReLU that lets 1 % through below 0", OURS, CLAUSE, FED,
+     lambda **given: layer(given, activation=lambda a: np.maximum(a, a / 100))),
+    ("transformer_xl_layer_feed_without_residual", "no residual around the two maps", OURS,
+     CLAUSE, FED, lambda **given: layer(given, residual=lambda x, y: y)),
+    ("transformer_xl_layer_without_inner_bias", "no inner bias", OURS, CLAUSE, f"{FED}, biases",
+     lambda **given: layer_with(given, lambda p: {n: x for n, x in p.items() if n !=
+      "ff_in.bias"})),
+    ("transformer_xl_layer_without_outer_bias", "no bias of the second map", OURS, CLAUSE,
+     f"{FED}, biases",
+     lambda **given: layer_with(given, lambda p: {n: x for n, x in p.items() if n !=
+      "ff_out.bias"})),
+    ("transformer_xl_layer_one_norm_for_both", "the second norm by the parameters of the first",
+     OURS, CLAUSE, FED,
+     lambda **given: layer_with(given, lambda p: p | {"ff_norm.weight": p["layer_norm.weight"]})),
+))  # fmt: skip
+
+
+add_faults("backward", (
+    ("transformer_xl_layer_grad_relu_at_zero", "the derivative of the ReLU taken for 1 at 0",
+     "TensorFlow Playground #19", BACKWARD, f"{FED} with an inner unit that is given 0",
+     lambda **given: layer_backward(given, slope=lambda a: a >= 0)),
+    ("transformer_xl_layer_grad_relu_half_at_zero",
+     "the derivative of the ReLU taken for a half at 0", "jax #37821", BACKWARD,
+     f"{FED} with an inner unit that is given 0",
+     lambda **given: layer_backward(given, slope=lambda a: (a > 0) + (a == 0) / 2)),
+    ("transformer_xl_layer_grad_through_relu", "the ReLU left out on the way back", OURS,
+     BACKWARD, FED, lambda **given: layer_backward(given, slope=np.ones_like)),
+    ("transformer_xl_layer_grad_feed_without_residual",
+     "the gradient through the feed-forward's residual left out", OURS, BACKWARD, FED,
+     lambda **given: layer_backward(given, residual=0.0)),
+))  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import layers
 from attnverify.reference.layers import layer_norm
 
@@ -16,109 +16,23 @@ def without(parameters: Any, *names: str) -> Any:
     return {name: x for name, x in parameters.items() if name not in names}
 
 
-@fault(
-    "layers",
-    "no bias on the output",
-    source="this project",
-    clause="multi_head_attention, clause 1",
-    reveals="out_proj.bias",
-)
-def multi_head_attention_without_output_bias(parameters: Any, **given: Any) -> Any:
-    return layers.multi_head_attention(parameters=without(parameters, "out_proj.bias"), **given)
-
-
-@fault(
-    "layers",
-    "no bias on the values",
-    source="this project",
-    clause="multi_head_attention, clause 1",
-    reveals="v_proj.bias",
-)
-def multi_head_self_attention_without_value_bias(parameters: Any, **given: Any) -> Any:
-    return layers.multi_head_self_attention(parameters=without(parameters, "v_proj.bias"), **given)
-
-
-@fault(
-    "layers",
-    "zeros instead of the bias where a row sees no key",
-    source="this project",
-    clause="multi_head_attention, clause 4",
-    reveals="a row that sees no key, biases",
-)
+@fault("layers", "zeros instead of the bias where a row sees no key",
+       source="this project", clause="multi_head_attention, clause 4",
+       reveals="a row that sees no key, biases")  # fmt: skip
 def multi_head_attention_empty_rows_zero(**given: Any) -> Any:
     output, weights = layers.multi_head_attention(**given)
     return np.where((weights == 0).all(axis=(1, 3))[..., None], 0, output), weights
 
 
-@fault(
-    "layers",
-    "keys projected by the query's matrix",
-    source="this project",
-    clause="multi_head_attention, clause 1",
-    reveals="any",
-)
-def multi_head_attention_one_projection(parameters: Any, **given: Any) -> Any:
-    return layers.multi_head_attention(
-        parameters=parameters | {"k_proj.weight": parameters["q_proj.weight"]}, **given
-    )
-
-
-@fault(
-    "layers",
-    "values projected from the keys",
-    source="onnxruntime PR #16721",
-    clause="multi_head_attention",
-    reveals="value other than key",
-)
-def multi_head_attention_values_from_keys(value: ndarray, key: ndarray, **given: Any) -> Any:
-    return layers.multi_head_attention(value=key, key=key, **given)
-
-
-@fault(
-    "layers",
-    "a matrix that is not transposed",
-    source="this project",
-    clause="weights as in torch.nn.Linear",
-    reveals="F > 1",
-)
+@fault("layers", "a matrix that is not transposed", source="this project",
+       clause="weights as in torch.nn.Linear", reveals="F > 1")  # fmt: skip
 def relative_multi_head_attention_output_transposed(parameters: Any, **given: Any) -> Any:
     turned = parameters | {"output.weight": parameters["output.weight"].T}
     return layers.relative_multi_head_attention(parameters=turned, **given)
 
 
-@fault(
-    "layers",
-    "no bias on the values",
-    source="this project",
-    clause="relative_multi_head_attention, clause 1",
-    reveals="value.linear.bias",
-)
-def relative_multi_head_attention_without_value_bias(parameters: Any, **given: Any) -> Any:
-    return layers.relative_multi_head_attention(
-        parameters=without(parameters, "value.linear.bias"), **given
-    )
-
-
-@fault(
-    "layers",
-    "no bias on the queries",
-    source="this project",
-    clause="alibi_multi_head_attention, clause 1",
-    reveals="query.linear.bias",
-)
-def alibi_multi_head_attention_without_query_bias(parameters: Any, **given: Any) -> Any:
-    return layers.alibi_multi_head_attention(
-        parameters=without(parameters, "query.linear.bias"), **given
-    )
-
-
-@fault(
-    "layers",
-    "values by the matrix of the keys where it fits",
-    source="this project",
-    clause="self_attention",
-    reveals="K = E",
-)
+@fault("layers", "values by the matrix of the keys where it fits",
+       source="this project", clause="self_attention", reveals="K = E")  # fmt: skip
 def self_attention_values_by_key_matrix(x: Any, parameters: Any, mask: Any = None) -> Any:
     same = parameters["w_key"].shape == parameters["w_value"].shape
     return layers.self_attention(
@@ -126,12 +40,8 @@ def self_attention_values_by_key_matrix(x: Any, parameters: Any, mask: Any = Non
     )
 
 
-@fault("layers", "no residual", source="this project", clause=NORM, reveals="any")
-def transformer_xl_layer_without_residual(**given: Any) -> Any:
-    return layers.transformer_xl_layer(**given, residual=lambda x, y: y)
-
-
-@fault("layers", "the norm before the residual", source="this project", clause=NORM, reveals="any")
+@fault("layers", "the norm before the residual", source="this project", clause=NORM,
+       reveals="any")  # fmt: skip
 def transformer_xl_layer_norm_first(x: ndarray, parameters: Any, **given: Any) -> Any:
     normed = layers.transformer_xl_layer(x, parameters=parameters, **given, residual=lambda x, y: y)
     return x + normed
@@ -145,13 +55,8 @@ def norm_by(variance: Any) -> Any:
     return norm
 
 
-@fault(
-    "layers",
-    "a variance that divides by F - 1",
-    source="this project",
-    clause="layer_norm, clause 1",
-    reveals="any",
-)
+@fault("layers", "a variance that divides by F - 1", source="this project",
+       clause="layer_norm, clause 1", reveals="any")  # fmt: skip
 def transformer_xl_layer_sample_variance(**given: Any) -> Any:
     def deviation(x: ndarray, eps: float) -> ndarray:
         return np.sqrt(x.var(axis=-1, keepdims=True) * x.shape[-1] / max(x.shape[-1] - 1, 1) + eps)
@@ -159,56 +64,57 @@ def transformer_xl_layer_sample_variance(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, norm=norm_by(deviation))
 
 
-@fault("layers", "eps beside the root", source="this project", clause=NORM, reveals="eps 1e-3")
+@fault("layers", "eps beside the root", source="this project", clause=NORM,
+       reveals="eps 1e-3")  # fmt: skip
 def transformer_xl_layer_eps_outside(**given: Any) -> Any:
     deviation = lambda x, eps: x.std(axis=-1, keepdims=True) + eps
     return layers.transformer_xl_layer(**given, norm=norm_by(deviation))
 
 
-@fault(
-    "layers",
-    "the eps of another library",
-    source="Keras, LayerNormalization's epsilon of 1e-3",
-    clause=NORM,
-    reveals="eps 1e-5, a small variance",
-)
-def transformer_xl_other_eps(eps: float, **given: Any) -> Any:
-    return layers.transformer_xl(eps=1e-3, **given)
-
-
-@fault(
-    "layers",
-    "no bias of the norm",
-    source="this project",
-    clause="transformer_xl_layer, clause 1",
-    reveals="layer_norm.bias",
-)
-def transformer_xl_layer_without_norm_bias(**given: Any) -> Any:
-    return layers.transformer_xl_layer(
-        **given, norm=lambda x, weight, bias, eps: layer_norm(x, weight, None, eps)
-    )
-
-
-@fault(
-    "layers",
-    "layer 0's parameters for all layers",
-    source="this project",
-    clause="transformer_xl, clause 1",
-    reveals="L > 1",
-)
-def transformer_xl_shared_parameters(parameters: Any, **given: Any) -> Any:
-    return layers.transformer_xl(parameters=[parameters[0]] * len(parameters), **given)
-
-
-@fault(
-    "layers",
-    "the last layer left out",
-    source="this project",
-    clause="transformer_xl: h_L",
-    reveals="L > 1",
-)
+@fault("layers", "the last layer left out", source="this project",
+       clause="transformer_xl: h_L", reveals="L > 1")  # fmt: skip
 def transformer_xl_one_layer_less(parameters: Any, **given: Any) -> Any:
     hidden, _ = layers.transformer_xl(
         parameters=parameters[: max(len(parameters) - 1, 1)], **given | {"mems": None}
     )
     return hidden, layers.transformer_xl(parameters=parameters, **given)[1]
+
+
+add_faults("layers", (
+    ("multi_head_attention_without_output_bias", "no bias on the output", "this project",
+     "multi_head_attention, clause 1", "out_proj.bias",
+     lambda parameters, **given: layers.multi_head_attention(parameters=without(parameters,
+      "out_proj.bias"), **given)),
+    ("multi_head_self_attention_without_value_bias", "no bias on the values", "this project",
+     "multi_head_attention, clause 1", "v_proj.bias",
+     lambda parameters, **given: layers.multi_head_self_attention(parameters=without(parameters,
+      "v_proj.bias"), **given)),
+    ("multi_head_attention_one_projection", "keys projected by the query's matrix",
+     "this project", "multi_head_attention, clause 1", "any",
+     lambda parameters, **given: layers.multi_head_attention(parameters=parameters |
+      {"k_proj.weight": parameters["q_proj.weight"]}, **given)),
+    ("multi_head_attention_values_from_keys", "values projected from the keys",
+     "onnxruntime PR #16721", "multi_head_attention", "value other than key",
+     lambda value, key, **given: layers.multi_head_attention(value=key, key=key, **given)),
+    ("relative_multi_head_attention_without_value_bias", "no bias on the values", "this project",
+     "relative_multi_head_attention, clause 1", "value.linear.bias",
+     lambda parameters, **given:
+      layers.relative_multi_head_attention(parameters=without(parameters, "value.linear.bias"),
+      **given)),
+    ("alibi_multi_head_attention_without_query_bias", "no bias on the queries", "this project",
+     "alibi_multi_head_attention, clause 1", "query.linear.bias",
+     lambda parameters, **given: layers.alibi_multi_head_attention(parameters=without(parameters,
+      "query.linear.bias"), **given)),
+    ("transformer_xl_layer_without_residual", "no residual", "this project", NORM, "any",
+     {"residual": lambda x, y: y}),
+    ("transformer_xl_other_eps", "the eps of another library",
+     "Keras, LayerNormalization's epsilon of 1e-3", NORM, "eps 1e-5, a small variance",
+     lambda eps, **given: layers.transformer_xl(eps=0.001, **given)),
+    ("transformer_xl_layer_without_norm_bias", "no bias of the norm", "this project",
+     "transformer_xl_layer, clause 1", "layer_norm.bias",
+     {"norm": lambda x, weight, bias, eps: layer_norm(x, weight, None, eps)}),
+    ("transformer_xl_shared_parameters", "layer 0's parameters for all layers", "this project",
+     "transformer_xl, clause 1", "L > 1",
+     lambda parameters, **given: layers.transformer_xl(parameters=[parameters[0]] *
+      len(parameters), **given)),
+))  # fmt: skip

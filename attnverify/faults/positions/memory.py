@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, layers
 
 WINDOW = "update_mems, clause 1"
@@ -15,72 +15,8 @@ def both(mem: ndarray, hid: ndarray) -> ndarray:
     return np.concatenate([mem, hid], axis=1)
 
 
-@fault(
-    "memory",
-    "the memory behind the present",
-    source="labml commit 1f38b232",
-    clause=WINDOW,
-    reveals="S > 0",
-)
-def update_mems_behind(**given: Any) -> Any:
-    return attention.update_mems(**given, window=lambda mem, hid, n: attention.window(hid, mem, n))
-
-
-@fault(
-    "memory",
-    "everything kept where nothing should be",
-    source="x-transformers, t[-0:]",
-    clause="update_mems, clause 2",
-    reveals="mem_len = 0",
-)
-def update_mems_keeps_everything(**given: Any) -> Any:
-    return attention.update_mems(**given, window=lambda mem, hid, n: both(mem, hid)[:, -n:].copy())
-
-
-@fault(
-    "memory",
-    "a window as long as the memory is now",
-    source="Transformers-RL #7",
-    clause=WINDOW,
-    reveals="S other than mem_len",
-)
-def update_mems_current_length(**given: Any) -> Any:
-    return attention.update_mems(
-        **given, window=lambda mem, hid, n: attention.window(mem, hid, mem.shape[1])
-    )
-
-
-@fault(
-    "memory",
-    "the first positions in place of the last",
-    source="this project",
-    clause=WINDOW,
-    reveals="S + N > mem_len",
-)
-def update_mems_first_positions(**given: Any) -> Any:
-    return attention.update_mems(**given, window=lambda mem, hid, n: both(mem, hid)[:, :n].copy())
-
-
-@fault(
-    "memory",
-    "a window one position short",
-    source="this project",
-    clause=WINDOW,
-    reveals="mem_len > 0",
-)
-def update_mems_one_short(**given: Any) -> Any:
-    return attention.update_mems(
-        **given, window=lambda mem, hid, n: attention.window(mem, hid, max(n - 1, 0))
-    )
-
-
-@fault(
-    "memory",
-    "zeros in front of a memory that is not full",
-    source="this project",
-    clause=WINDOW,
-    reveals="S + N < mem_len",
-)
+@fault("memory", "zeros in front of a memory that is not full",
+       source="this project", clause=WINDOW, reveals="S + N < mem_len")  # fmt: skip
 def update_mems_padded(**given: Any) -> Any:
     def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
         kept = attention.window(mem, hid, n)
@@ -89,13 +25,9 @@ def update_mems_padded(**given: Any) -> Any:
     return attention.update_mems(**given, window=window)
 
 
-@fault(
-    "memory",
-    "a segment that must fill the memory alone where it is longer, joined to the old",
-    source="this project",
-    clause=WINDOW,
-    reveals="N > mem_len",
-)
+@fault("memory",
+       "a segment that must fill the memory alone where it is longer, joined to the old",
+       source="this project", clause=WINDOW, reveals="N > mem_len")  # fmt: skip
 def update_mems_longer_segment(**given: Any) -> Any:
     def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
         return (
@@ -107,121 +39,15 @@ def update_mems_longer_segment(**given: Any) -> Any:
     return attention.update_mems(**given, window=window)
 
 
-@fault(
-    "memory",
-    "a memory made of the segment where there was none",
-    source="this project",
-    clause="update_mems, clause 3",
-    reveals="mems None",
-)
-def update_mems_from_nothing(hids: Any, mems: Any, mem_len: int) -> Any:
-    return attention.update_mems(
-        hids, [hid[:, :0] for hid in hids] if mems is None else mems, mem_len
-    )
-
-
-@fault(
-    "memory",
-    "layer 0's memory for all layers",
-    source="this project",
-    clause="update_mems: one a layer",
-    reveals="L > 1",
-)
-def update_mems_of_first_layer(hids: Any, mems: Any, mem_len: int) -> Any:
-    return attention.update_mems(hids, None if mems is None else [mems[0]] * len(mems), mem_len)
-
-
-@fault(
-    "memory",
-    "a fresh memory that was never written",
-    source="fairseq commit 42360dbc",
-    clause="init_mems: zeros",
-    reveals="any",
-)
+@fault("memory", "a fresh memory that was never written",
+       source="fairseq commit 42360dbc", clause="init_mems: zeros", reveals="any")  # fmt: skip
 def init_mems_uninitialised(**given: Any) -> Any:
     mems = attention.init_mems(**given)
     return mems and [np.full(mem.shape, np.nan) for mem in mems]
 
 
-@fault(
-    "memory",
-    "no list where there is no memory",
-    source="this project",
-    clause="init_mems, clause 1",
-    reveals="mem_len = 0",
-)
-def init_mems_empty_arrays(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
-    return [np.zeros((batch, mem_len, width)) for _ in range(n_layers)]
-
-
-@fault(
-    "memory",
-    "the sequence in front",
-    source="kimiyoung/transformer-xl, tf/train.py",
-    clause="init_mems: [B S F]",
-    reveals="B other than S",
-)
-def init_mems_sequence_first(n_layers: int, mem_len: int, batch: int, width: int) -> Any:
-    return attention.init_mems(n_layers, mem_len, batch, width) and [
-        np.zeros((mem_len, batch, width)) for _ in range(n_layers)
-    ]
-
-
-@fault(
-    "memory",
-    "a memory of outputs",
-    source="this project",
-    clause="transformer_xl, clause 2",
-    reveals="mems",
-)
-def transformer_xl_memory_of_outputs(**given: Any) -> Any:
-    return layers.transformer_xl(**given, kept=slice(1, None))
-
-
-@fault(
-    "memory",
-    "layer 0's memory for all layers",
-    source="this project",
-    clause="transformer_xl: mems_l",
-    reveals="L > 1",
-)
-def transformer_xl_memory_of_first_layer(**given: Any) -> Any:
-    return layers.transformer_xl(**given, mem_of=lambda layer: 0)
-
-
-@fault(
-    "memory",
-    "positions in ascending order",
-    source="this project",
-    clause="transformer_xl, clause 1",
-    reveals="M > 1",
-)
-def transformer_xl_positions_ascending(**given: Any) -> Any:
-    return layers.transformer_xl(
-        **given, positions=lambda M, F: attention.sinusoidal_positions(M, F)[::-1]
-    )
-
-
-@fault(
-    "memory",
-    "the memory behind the segment",
-    source="labml commit 1f38b232",
-    clause="transformer_xl_layer, clause 2",
-    reveals="S > 0, other than N",
-)
-def transformer_xl_layer_memory_behind(**given: Any) -> Any:
-    return layers.transformer_xl_layer(
-        **given, together=lambda mem, x: np.concatenate([x, mem], axis=1)
-    )
-
-
-@fault(
-    "memory",
-    "every memory but the last position's forgotten",
-    source="this project",
-    clause="transformer_xl: update_mems",
-    reveals="N > 1",
-)
+@fault("memory", "every memory but the last position's forgotten",
+       source="this project", clause="transformer_xl: update_mems", reveals="N > 1")  # fmt: skip
 def transformer_xl_memory_of_one_position(**given: Any) -> Any:
     def update(hids: Any, mems: Any, mem_len: int) -> Any:
         return attention.update_mems(
@@ -231,13 +57,8 @@ def transformer_xl_memory_of_one_position(**given: Any) -> Any:
     return layers.transformer_xl(**given, update=update)
 
 
-@fault(
-    "memory",
-    "the old memory passed on where the new segment is shorter",
-    source="this project",
-    clause=WINDOW,
-    reveals="N < S",
-)
+@fault("memory", "the old memory passed on where the new segment is shorter",
+       source="this project", clause=WINDOW, reveals="N < S")  # fmt: skip
 def transformer_xl_memory_not_moved(**given: Any) -> Any:
     def update(hids: Any, mems: Any, mem_len: int) -> Any:
         if mems is not None and hids[0].shape[1] < mems[0].shape[1]:
@@ -245,3 +66,35 @@ def transformer_xl_memory_not_moved(**given: Any) -> Any:
         return attention.update_mems(hids, mems, mem_len)
 
     return layers.transformer_xl(**given, update=update)
+
+
+add_faults("memory", (
+    ("update_mems_one_short", "a window one position short", "this project", WINDOW,
+     "mem_len > 0", {"window": lambda mem, hid, n: attention.window(mem, hid, max(n - 1, 0))}),
+    ("update_mems_from_nothing", "a memory made of the segment where there was none",
+     "this project", "update_mems, clause 3", "mems None",
+     lambda hids, mems, mem_len: attention.update_mems(hids, [hid[:, :0] for hid in hids] if mems
+      is None else mems, mem_len)),
+    ("update_mems_of_first_layer", "layer 0's memory for all layers", "this project",
+     "update_mems: one a layer", "L > 1",
+     lambda hids, mems, mem_len: attention.update_mems(hids, None if mems is None else [mems[0]] *
+      len(mems), mem_len)),
+    ("init_mems_empty_arrays", "no list where there is no memory", "this project",
+     "init_mems, clause 1", "mem_len = 0",
+     lambda n_layers, mem_len, batch, width: [np.zeros((batch, mem_len, width)) for _ in
+      range(n_layers)]),
+    ("init_mems_sequence_first", "the sequence in front", "kimiyoung/transformer-xl, tf/train.py",
+     "init_mems: [B S F]", "B other than S",
+     lambda n_layers, mem_len, batch, width: attention.init_mems(n_layers, mem_len, batch, width)
+      and [np.zeros((mem_len, batch, width)) for _ in range(n_layers)]),
+    ("transformer_xl_memory_of_outputs", "a memory of outputs", "this project",
+     "transformer_xl, clause 2", "mems", {"kept": slice(1, None)}),
+    ("transformer_xl_memory_of_first_layer", "layer 0's memory for all layers", "this project",
+     "transformer_xl: mems_l", "L > 1", {"mem_of": lambda layer: 0}),
+    ("transformer_xl_positions_ascending", "positions in ascending order", "this project",
+     "transformer_xl, clause 1", "M > 1",
+     {"positions": lambda M, F: attention.sinusoidal_positions(M, F)[::-1]}),
+    ("transformer_xl_layer_memory_behind", "the memory behind the segment",
+     "labml commit 1f38b232", "transformer_xl_layer, clause 2", "S > 0, other than N",
+     {"together": lambda mem, x: np.concatenate([x, mem], axis=1)}),
+))  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 
 ROW, TERMS = "learned_relative_score: the row t", "learned_relative_score: the terms"
@@ -21,63 +21,9 @@ def clipped(t: ndarray, P: int) -> ndarray:
     return np.clip(t, 0, 2 * P - 1)
 
 
-@fault(
-    "relative",
-    "the other alignment",
-    source="labml's page, relative_mha",
-    clause="learned_relative_score, clause 2",
-    reveals="N other than M",
-)
-def learned_relative_score_other_alignment(align: str, **given: Any) -> Any:
-    return attention.learned_relative_score(align="start" if align == "end" else "end", **given)
-
-
-@fault(
-    "relative",
-    "the end alignment whatever is asked for",
-    source="labml's Chinese page, relative_mha",
-    clause="learned_relative_score, clause 2",
-    reveals="align start, N other than M",
-)
-def relative_multi_head_attention_always_end(align: str, **given: Any) -> Any:
-    return layers.relative_multi_head_attention(align="end", **given)
-
-
-@fault(
-    "relative",
-    "a table read from the other side",
-    source="this project",
-    clause=ROW,
-    reveals="N > 1 or M > 1",
-)
-def learned_relative_score_reversed(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        return clipped(2 * P - attention.table_rows(N, M, P, align), P)
-
-    return attention.learned_relative_score(**given, table_rows=rows)
-
-
-@fault(
-    "relative",
-    "a row of the table too early",
-    source="this project",
-    clause="learned_relative_score, clause 3",
-    reveals="any",
-)
-def learned_relative_score_row_early(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        return clipped(attention.table_rows(N, M, P, align) - 1, P)
-
-    return attention.learned_relative_score(**given, table_rows=rows)
-
-
-@fault(
-    "relative",
-    "offsets clipped at 16",
-    source="Shaw et al., max_relative_position",
-    clause="learned_relative_score, clause 4",
-    reveals="M > 17",
-)
+@fault("relative", "offsets clipped at 16",
+       source="Shaw et al., max_relative_position",
+       clause="learned_relative_score, clause 4", reveals="M > 17")  # fmt: skip
 def learned_relative_attention_clipped_offsets(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return P + np.clip(attention.table_rows(N, M, P, align) - P, -16, 16)
@@ -85,13 +31,8 @@ def learned_relative_attention_clipped_offsets(**given: Any) -> Any:
     return attention.learned_relative_attention(**given, score=rows_by(rows))
 
 
-@fault(
-    "relative",
-    "the future's rows for the past's",
-    source="x-transformers commit 6d0c641",
-    clause=ROW,
-    reveals="N > 1 or M > 1",
-)
+@fault("relative", "the future's rows for the past's",
+       source="x-transformers commit 6d0c641", clause=ROW, reveals="N > 1 or M > 1")  # fmt: skip
 def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         t = attention.table_rows(N, M, P, align)
@@ -100,9 +41,8 @@ def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
     return attention.learned_relative_attention(**given, score=rows_by(rows))
 
 
-@fault(
-    "relative", "head 0's table for all heads", source="this project", clause=TERMS, reveals="H > 1"
-)
+@fault("relative", "head 0's table for all heads", source="this project",
+       clause=TERMS, reveals="H > 1")  # fmt: skip
 def learned_relative_attention_table_of_first_head(
     key_pos_embeddings: ndarray, **given: Any
 ) -> Any:
@@ -110,29 +50,9 @@ def learned_relative_attention_table_of_first_head(
     return attention.learned_relative_attention(key_pos_embeddings=first, **given)
 
 
-@fault(
-    "relative",
-    "no bias on the query",
-    source="this project",
-    clause="learned_relative_score, clause 1",
-    reveals="any",
-)
-def learned_relative_score_without_query_bias(query_pos_bias: ndarray, **given: Any) -> Any:
-    return attention.learned_relative_score(query_pos_bias=0 * query_pos_bias, **given)
-
-
-@fault("relative", "no bias of the position", source="this project", clause=TERMS, reveals="M > 1")
-def learned_relative_attention_without_position_bias(key_pos_bias: ndarray, **given: Any) -> Any:
-    return attention.learned_relative_attention(key_pos_bias=0 * key_pos_bias, **given)
-
-
-@fault(
-    "relative",
-    "the query's bias in the position score too",
-    source="this project",
-    clause="learned_relative_score, clause 1",
-    reveals="any",
-)
+@fault("relative", "the query's bias in the position score too",
+       source="this project", clause="learned_relative_score, clause 1",
+       reveals="any")  # fmt: skip
 def learned_relative_score_query_bias_twice(
     key_pos_embeddings: ndarray, key_pos_bias: ndarray, query_pos_bias: ndarray, **given: Any
 ) -> Any:
@@ -145,68 +65,8 @@ def learned_relative_score_query_bias_twice(
     )
 
 
-@fault(
-    "relative",
-    "u and v exchanged",
-    source="this project",
-    clause="transformer_xl_score, clause 4",
-    reveals="any",
-)
-def transformer_xl_score_biases_exchanged(u: ndarray, v: ndarray, **given: Any) -> Any:
-    return attention.transformer_xl_score(u=v, v=u, **given)
-
-
-@fault(
-    "relative",
-    "u for both biases",
-    source="this project",
-    clause="transformer_xl_score, clause 4",
-    reveals="any",
-)
-def transformer_xl_attention_one_bias(u: ndarray, v: ndarray, **given: Any) -> Any:
-    return attention.transformer_xl_attention(u=u, v=u, **given)
-
-
-@fault(
-    "relative",
-    "head 0's u for all heads",
-    source="this project",
-    clause="transformer_xl_score: u [H D]",
-    reveals="H > 1",
-)
-def transformer_xl_score_bias_of_first_head(u: ndarray, **given: Any) -> Any:
-    return attention.transformer_xl_score(u=np.broadcast_to(u[:1], u.shape), **given)
-
-
-@fault(
-    "relative",
-    "positions in ascending order",
-    source="this project",
-    clause="transformer_xl_score, clause 1",
-    reveals="M > 1",
-)
-def transformer_xl_attention_positions_reversed(position: ndarray, **given: Any) -> Any:
-    return attention.transformer_xl_attention(position=position[:, ::-1], **given)
-
-
-@fault(
-    "relative",
-    "position scores that are not shifted",
-    source="this project",
-    clause="transformer_xl_score, clause 2",
-    reveals="N > 1",
-)
-def transformer_xl_score_unshifted(**given: Any) -> Any:
-    return attention.transformer_xl_score(**given, shift=lambda x: x)
-
-
-@fault(
-    "relative",
-    "distances that ignore the memory",
-    source="candle PR #899",
-    clause="transformer_xl_score, clause 2",
-    reveals="M > N",
-)
+@fault("relative", "distances that ignore the memory", source="candle PR #899",
+       clause="transformer_xl_score, clause 2", reveals="M > N")  # fmt: skip
 def transformer_xl_attention_distance_without_memory(
     position: ndarray, query: ndarray, **given: Any
 ) -> Any:
@@ -216,73 +76,10 @@ def transformer_xl_attention_distance_without_memory(
     )
 
 
-@fault(
-    "relative",
-    "zeros beyond the frontier",
-    source="espnet #2684",
-    clause="transformer_xl_score, clause 3",
-    reveals="N > 2",
-)
-def transformer_xl_score_zero_triu(**given: Any) -> Any:
-    from attnverify.faults.positions.shifts import wraps
-
-    return attention.transformer_xl_score(
-        **given, shift=lambda x: np.where(wraps(x), 0, attention.rel_shift(x))
-    )
-
-
-@fault(
-    "relative",
-    "sines and cosines in turn",
-    source="Vaswani et al. 2017",
-    clause="sinusoidal_positions, clause 2",
-    reveals="F > 2",
-)
-def sinusoidal_positions_in_turn(M: int, F: int) -> Any:
-    rows = attention.sinusoidal_positions(M, F)
-    return rows.reshape(M, 2, F // 2).swapaxes(1, 2).reshape(M, F)
-
-
-@fault(
-    "relative",
-    "distances in ascending order",
-    source="this project",
-    clause="sinusoidal_positions, clause 1",
-    reveals="M > 1",
-)
-def sinusoidal_positions_ascending(M: int, F: int) -> Any:
-    return attention.sinusoidal_positions(M, F, distance=np.arange(M))
-
-
-@fault(
-    "relative",
-    "frequencies of the width F - 2",
-    source="tensor2tensor, num_timescales - 1",
-    clause="sinusoidal_positions",
-    reveals="F > 2",
-)
-def sinusoidal_positions_other_width(M: int, F: int) -> Any:
-    return attention.sinusoidal_positions(M, F, width=max(F - 2, 1))
-
-
-@fault(
-    "relative",
-    "distances that begin at 1",
-    source="this project",
-    clause="sinusoidal_positions, clause 1",
-    reveals="any",
-)
-def sinusoidal_positions_from_one(M: int, F: int) -> Any:
-    return attention.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + 1)
-
-
-@fault(
-    "relative",
-    "the gradient of a table's row from the last pair alone",
-    source="this project",
-    clause="learned_relative_attention_grad: the sum over pairs",
-    reveals="several queries",
-)
+@fault("relative", "the gradient of a table's row from the last pair alone",
+       source="this project",
+       clause="learned_relative_attention_grad: the sum over pairs",
+       reveals="several queries")  # fmt: skip
 def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
     *front, d_table, d_bias, d_query_bias = gradients.learned_relative_attention_grad(**given)
     last = given | {
@@ -301,26 +98,9 @@ def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
     )
 
 
-@fault(
-    "relative",
-    "a position bias whose gradient is not scaled",
-    source="x-transformers commit 4d74795",
-    clause="learned_relative_score, clause 5",
-    reveals="D > 1",
-)
-def learned_relative_attention_grad_bias_unscaled(query: ndarray, **given: Any) -> Any:
-    return gradients.learned_relative_attention_grad(
-        query=query, **given, bias_scale=query.shape[-1] ** 0.5
-    )
-
-
-@fault(
-    "relative",
-    "the gradient by position of the first batch alone",
-    source="this project",
-    clause="transformer_xl_attention_grad: the sum over b",
-    reveals="B > 1",
-)
+@fault("relative", "the gradient by position of the first batch alone",
+       source="this project",
+       clause="transformer_xl_attention_grad: the sum over b", reveals="B > 1")  # fmt: skip
 def transformer_xl_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
     grads = list(gradients.transformer_xl_attention_grad(d_output, **given))
     first = np.where(np.arange(len(d_output))[:, None, None, None] == 0, d_output, 0)
@@ -328,25 +108,15 @@ def transformer_xl_attention_grad_first_batch(d_output: ndarray, **given: Any) -
     return tuple(grads)
 
 
-@fault(
-    "relative",
-    "gradients of u and v exchanged",
-    source="this project",
-    clause="transformer_xl_attention_grad",
-    reveals="any",
-)
+@fault("relative", "gradients of u and v exchanged", source="this project",
+       clause="transformer_xl_attention_grad", reveals="any")  # fmt: skip
 def transformer_xl_attention_grad_biases_exchanged(**given: Any) -> Any:
     *front, d_u, d_v = gradients.transformer_xl_attention_grad(**given)
     return *front, d_v, d_u
 
 
-@fault(
-    "relative",
-    "a query whose gradient lacks the position score",
-    source="this project",
-    clause="transformer_xl_attention_grad",
-    reveals="any",
-)
+@fault("relative", "a query whose gradient lacks the position score",
+       source="this project", clause="transformer_xl_attention_grad", reveals="any")  # fmt: skip
 def transformer_xl_attention_grad_content_alone(**given: Any) -> Any:
     _, *others = gradients.transformer_xl_attention_grad(**given)
     still = gradients.transformer_xl_attention_grad(
@@ -355,12 +125,38 @@ def transformer_xl_attention_grad_content_alone(**given: Any) -> Any:
     return still[0], *others
 
 
-@fault(
-    "relative",
-    "position scores whose gradient is not shifted back",
-    source="this project",
-    clause="transformer_xl_attention_grad",
-    reveals="N > 1",
-)
-def transformer_xl_attention_grad_unshifted(**given: Any) -> Any:
-    return gradients.transformer_xl_attention_grad(**given, by_row=lambda d, sees: (d, sees))
+add_faults("relative", (
+    ("relative_multi_head_attention_always_end", "the end alignment whatever is asked for",
+     "labml's Chinese page, relative_mha", "learned_relative_score, clause 2",
+     "align start, N other than M",
+     lambda align, **given: layers.relative_multi_head_attention(align="end", **given)),
+    ("learned_relative_score_without_query_bias", "no bias on the query", "this project",
+     "learned_relative_score, clause 1", "any",
+     lambda query_pos_bias, **given: attention.learned_relative_score(query_pos_bias=0 *
+      query_pos_bias, **given)),
+    ("learned_relative_attention_without_position_bias", "no bias of the position",
+     "this project", TERMS, "M > 1",
+     lambda key_pos_bias, **given: attention.learned_relative_attention(key_pos_bias=0 *
+      key_pos_bias, **given)),
+    ("transformer_xl_attention_one_bias", "u for both biases", "this project",
+     "transformer_xl_score, clause 4", "any",
+     lambda u, v, **given: attention.transformer_xl_attention(u=u, v=u, **given)),
+    ("transformer_xl_score_bias_of_first_head", "head 0's u for all heads", "this project",
+     "transformer_xl_score: u [H D]", "H > 1",
+     lambda u, **given: attention.transformer_xl_score(u=np.broadcast_to(u[:1], u.shape),
+      **given)),
+    ("sinusoidal_positions_other_width", "frequencies of the width F - 2",
+     "tensor2tensor, num_timescales - 1", "sinusoidal_positions", "F > 2",
+     lambda M, F: attention.sinusoidal_positions(M, F, width=max(F - 2, 1))),
+    ("sinusoidal_positions_from_one", "distances that begin at 1", "this project",
+     "sinusoidal_positions, clause 1", "any",
+     lambda M, F: attention.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + 1)),
+    ("learned_relative_attention_grad_bias_unscaled",
+     "a position bias whose gradient is not scaled", "x-transformers commit 4d74795",
+     "learned_relative_score, clause 5", "D > 1",
+     lambda query, **given: gradients.learned_relative_attention_grad(query=query, **given,
+      bias_scale=query.shape[-1] ** 0.5)),
+    ("transformer_xl_attention_grad_unshifted",
+     "position scores whose gradient is not shifted back", "this project",
+     "transformer_xl_attention_grad", "N > 1", {"by_row": lambda d, sees: (d, sees)}),
+))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention
 
 RIGHT, LEFT = (
@@ -23,57 +23,23 @@ def wraps(x: ndarray) -> ndarray:
     return np.arange(M) > np.arange(N)[:, None] + M - N
 
 
-@fault(
-    "shifts",
-    "zeros for what wraps around",
-    source="kimiyoung/transformer-xl, zero_triu",
-    clause=LEFT,
-    reveals="N > 2",
-)
-def rel_shift_zero_triu(x: ndarray) -> Any:
-    return np.where(wraps(x), 0, attention.rel_shift(x))
-
-
-@fault(
-    "shifts",
-    "a triangle of the leading axes",
-    source="speechbrain commit 829a98381",
-    clause=LEFT,
-    reveals="any",
-)
+@fault("shifts", "a triangle of the leading axes",
+       source="speechbrain commit 829a98381", clause=LEFT, reveals="any")  # fmt: skip
 def rel_shift_wrong_triangle(x: ndarray) -> Any:
     N, M = x.shape[-2:]
     return np.where(np.tri(N, M, dtype=bool), attention.rel_shift(x), 0)
 
 
-@fault(
-    "shifts", "zeros for what wraps around", source="this project", clause=RIGHT, reveals="N > 2"
-)
-def shift_right_zero_fill(x: ndarray) -> Any:
-    N, M = x.shape[-2:]
-    return np.where(np.arange(M) < np.arange(N)[:, None], 0, attention.shift_right(x))
-
-
-@fault(
-    "shifts",
-    "a reshape to [N+1 M] for [M+1 N]",
-    source="this project",
-    clause=LEFT,
-    reveals="N other than M",
-)
+@fault("shifts", "a reshape to [N+1 M] for [M+1 N]", source="this project",
+       clause=LEFT, reveals="N other than M")  # fmt: skip
 def rel_shift_wrong_reshape(x: ndarray) -> Any:
     *lead, N, M = x.shape
     padded = np.concatenate([np.zeros((*lead, N, 1)), x], axis=-1)
     return padded.reshape(*lead, N + 1, M)[..., 1:, :]
 
 
-@fault(
-    "shifts",
-    "rows of the padded buffer, not brought back",
-    source="this project",
-    clause=LEFT,
-    reveals="N > 1",
-)
+@fault("shifts", "rows of the padded buffer, not brought back",
+       source="this project", clause=LEFT, reveals="N > 1")  # fmt: skip
 def rel_shift_rows_of_the_buffer(x: ndarray) -> Any:
     *lead, N, M = x.shape
     buffer = np.concatenate([np.zeros((*lead, N, 1)), x], axis=-1).reshape(*lead, M + 1, N)[
@@ -82,35 +48,8 @@ def rel_shift_rows_of_the_buffer(x: ndarray) -> Any:
     return np.resize(buffer.swapaxes(-1, -2), x.shape)
 
 
-@fault(
-    "shifts",
-    "the other shift",
-    source="this project",
-    clause="shift_right and rel_shift are not each other",
-    reveals="any",
-)
-def shift_right_as_rel_shift(x: ndarray) -> Any:
-    return attention.rel_shift(x)
-
-
-@fault("shifts", "every row one place too far", source="this project", clause=LEFT, reveals="M > 1")
-def rel_shift_one_more(x: ndarray) -> Any:
-    return np.roll(attention.rel_shift(x).reshape(*x.shape[:-2], -1), -1, axis=-1).reshape(x.shape)
-
-
-@fault(
-    "shifts",
-    "each row rolled by itself",
-    source="this project",
-    clause=RIGHT,
-    reveals="N > 1, M > 1",
-)
-def shift_right_rolled(x: ndarray) -> Any:
-    rows = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
-    return np.take_along_axis(x, np.broadcast_to(rows % x.shape[-1], x.shape), axis=-1)
-
-
-@fault("shifts", "the printed example: 9 for 6", source="labml #218", clause=RIGHT, reveals="N > 2")
+@fault("shifts", "the printed example: 9 for 6", source="labml #218", clause=RIGHT,
+       reveals="N > 2")  # fmt: skip
 def shift_right_printed_example(x: ndarray) -> Any:
     out = attention.shift_right(x)
     if x.shape[-2] > 2:
@@ -118,38 +57,8 @@ def shift_right_printed_example(x: ndarray) -> Any:
     return out
 
 
-@fault(
-    "shifts",
-    "numbers carried through float32",
-    source="this project",
-    clause="bit for bit",
-    reveals="float64",
-    wrong_in=("float64",),
-)
-def shift_right_through_float32(x: ndarray) -> Any:
-    return attention.shift_right(x.astype(np.float32).astype(np.float64))
-
-
-@fault(
-    "shifts",
-    "numbers carried through float16",
-    source="this project",
-    clause="bit for bit",
-    reveals="numbers that float16 lacks",
-    wrong_in=("float64", "float32", "bfloat16"),
-)
-def rel_shift_through_float16(x: ndarray) -> Any:
-    return attention.rel_shift(x.astype(np.float16).astype(np.float64))
-
-
-@fault(
-    "shifts",
-    "subnormal numbers flushed",
-    source="this project",
-    clause="bit for bit",
-    reveals="subnormal numbers",
-    raw=True,
-)
+@fault("shifts", "subnormal numbers flushed", source="this project",
+       clause="bit for bit", reveals="subnormal numbers", raw=True)  # fmt: skip
 def rel_shift_flushed(x: ndarray) -> Any:
     from attnverify.catalogue.dtypes import tiny
 
@@ -157,56 +66,29 @@ def rel_shift_flushed(x: ndarray) -> Any:
     return attention.rel_shift(np.where(np.abs(wide) < tiny(x.dtype.name), 0, wide))
 
 
-@fault(
-    "shifts",
-    "the sign of zero lost",
-    source="this project",
-    clause="bit for bit",
-    reveals="a negative zero",
-)
-def rel_shift_unsigned_zero(x: ndarray) -> Any:
-    return attention.rel_shift(x) + 0.0
-
-
-@fault(
-    "shifts",
-    "what wraps around multiplied away",
-    source="this project",
-    clause="bit for bit",
-    reveals="NaN or infinity",
-)
-def shift_right_multiplied(x: ndarray) -> Any:
-    return attention.shift_right(x) * np.ones(x.shape) + np.where(np.isfinite(x), 0, x * 0)
-
-
-@fault(
-    "shifts",
-    "padding once for the whole array",
-    source="this project",
-    clause="leading axes are free",
-    reveals="several leading entries",
-)
-def shift_right_across_the_batch(x: ndarray) -> Any:
-    return attention.shift_right(x.reshape(-1, x.shape[-1])).reshape(x.shape)
-
-
-@fault(
-    "shifts",
-    "a gap of NaN where the padding goes",
-    source="this project",
-    clause="a zero column",
-    reveals="N > 1",
-)
-def rel_shift_uninitialised(x: ndarray) -> Any:
-    return attention.shift(x, front=True, fill=np.nan)
-
-
-@fault(
-    "shifts",
-    "rows beyond 64 left as they were",
-    source="this project",
-    clause=RIGHT,
-    reveals="N > 64",
-)
-def shift_right_first_64_rows(x: ndarray) -> Any:
-    return np.where(np.arange(x.shape[-2])[:, None] < 64, attention.shift_right(x), x)
+add_faults("shifts", (
+    ("rel_shift_one_more", "every row one place too far", "this project", LEFT, "M > 1",
+     lambda x: np.roll(attention.rel_shift(x).reshape(*x.shape[:-2], -1), -1,
+      axis=-1).reshape(x.shape)),
+    ("shift_right_through_float32", "numbers carried through float32", "this project",
+     "bit for bit", "float64",
+     lambda x: attention.shift_right(x.astype(np.float32).astype(np.float64)),
+     {"wrong_in": ("float64",)}),
+    ("rel_shift_through_float16", "numbers carried through float16", "this project",
+     "bit for bit", "numbers that float16 lacks",
+     lambda x: attention.rel_shift(x.astype(np.float16).astype(np.float64)),
+     {"wrong_in": ("float64", "float32", "bfloat16")}),
+    ("rel_shift_unsigned_zero", "the sign of zero lost", "this project", "bit for bit",
+     "a negative zero", lambda x: attention.rel_shift(x) + 0.0),
+    ("shift_right_multiplied", "what wraps around multiplied away", "this project", "bit for bit",
+     "NaN or infinity",
+     lambda x: attention.shift_right(x) * np.ones(x.shape) + np.where(np.isfinite(x), 0, x * 0)),
+    ("shift_right_across_the_batch", "padding once for the whole array", "this project",
+     "leading axes are free", "several leading entries",
+     lambda x: attention.shift_right(x.reshape(-1, x.shape[-1])).reshape(x.shape)),
+    ("rel_shift_uninitialised", "a gap of NaN where the padding goes", "this project",
+     "a zero column", "N > 1", lambda x: attention.shift(x, front=True, fill=np.nan)),
+    ("shift_right_first_64_rows", "rows beyond 64 left as they were", "this project", RIGHT,
+     "N > 64",
+     lambda x: np.where(np.arange(x.shape[-2])[:, None] < 64, attention.shift_right(x), x)),
+))  # fmt: skip

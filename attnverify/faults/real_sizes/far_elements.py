@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.real_sizes.table import OURS, add_fault
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 
 
@@ -35,13 +35,8 @@ for operation in ("scaled_dot_product_score", "additive_score", "transformer_xl_
     )
 
 
-@fault(
-    "relative",
-    "distances beyond 4096 read as 4096",
-    source=OURS,
-    clause="learned_relative_score",
-    reveals="M > 4097",
-)
+@fault("relative", "distances beyond 4096 read as 4096", source=OURS,
+       clause="learned_relative_score", reveals="M > 4097")  # fmt: skip
 def learned_relative_score_distance_of_4096(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return P + np.clip(attention.table_rows(N, M, P, align) - P, -4096, 4096)
@@ -63,79 +58,37 @@ for operation in ("rel_shift", "shift_right"):
     )
 
 
-@fault("causal", "keys beyond 4096 always visible", source=OURS, clause="j <= M - N + i",
-       reveals="M > 4097")  # fmt: skip
-def causal_mask_first_4096(N: int, M: int) -> Any:
-    return attention.causal_mask(N, M) | (np.arange(M) >= 4096)
-
-
-@fault(
-    "alibi",
-    "visible keys counted up to 4095",
-    source=OURS,
-    clause="get_alibi_biases",
-    reveals="M > 4095",
-)
+@fault("alibi", "visible keys counted up to 4095", source=OURS,
+       clause="get_alibi_biases", reveals="M > 4095")  # fmt: skip
 def get_alibi_biases_count_of_4095(n_heads: int, visible: ndarray) -> Any:
     count = np.minimum(np.cumsum(visible, axis=-1), 4095)
     return attention.get_slopes(n_heads)[:, None, None] * count
 
 
-@fault(
-    "relative",
-    "distances beyond 2048 in float16",
-    source=OURS,
-    clause="sinusoidal_positions",
-    reveals="M > 2049",
-)
+@fault("relative", "distances beyond 2048 in float16", source=OURS,
+       clause="sinusoidal_positions", reveals="M > 2049")  # fmt: skip
 def sinusoidal_positions_half_distances(M: int, F: int) -> Any:
     distance = np.arange(M)[::-1].astype(np.float16).astype(np.float64)
     return attention.sinusoidal_positions(M, F, distance=distance)
 
 
-@fault(
-    "masks",
-    "padding beyond 4096 keys ignored",
-    source=OURS,
-    clause="merge_masks, clause 3",
-    reveals="M > 4096 and key_padding_mask",
-)
+@fault("masks", "padding beyond 4096 keys ignored", source=OURS,
+       clause="merge_masks, clause 3", reveals="M > 4096 and key_padding_mask")  # fmt: skip
 def merge_masks_padding_of_4096(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask & (np.arange(key_padding_mask.shape[-1]) < 4096)
     return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
 
 
-@fault(
-    "dropout",
-    "weights beyond 4096 keys kept unscaled",
-    source=OURS,
-    clause="dropout, clause 2",
-    reveals="M > 4096",
-)
+@fault("dropout", "weights beyond 4096 keys kept unscaled", source=OURS,
+       clause="dropout, clause 2", reveals="M > 4096")  # fmt: skip
 def dropout_first_4096_keys(weights: ndarray, keep: Any, p: float) -> Any:
     inside = np.arange(weights.shape[-1]) < 4096
     return np.where(inside, attention.dropout(weights, keep, p), weights)
 
 
-@fault(
-    "memory",
-    "memories beyond 1024 positions cut",
-    source=OURS,
-    clause="update_mems, clause 1",
-    reveals="S + N > 1024, mem_len > 1024",
-)
-def update_mems_first_1024(hids: Any, mems: Any, mem_len: int) -> Any:
-    return attention.update_mems(hids, mems, min(mem_len, 1024))
-
-
-@fault(
-    "layers",
-    "keys beyond 4096 not attended to",
-    source=OURS,
-    clause="multi_head_attention",
-    reveals="M > 4096",
-)
+@fault("layers", "keys beyond 4096 not attended to", source=OURS,
+       clause="multi_head_attention", reveals="M > 4096")  # fmt: skip
 def multi_head_attention_first_4096_keys(
     key: ndarray, value: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
 ) -> Any:
@@ -147,13 +100,8 @@ def multi_head_attention_first_4096_keys(
     )
 
 
-@fault(
-    "layers",
-    "memory positions before the last 4096 lost",
-    source=OURS,
-    clause="transformer_xl_layer, clause 1",
-    reveals="S > 4096",
-)
+@fault("layers", "memory positions before the last 4096 lost", source=OURS,
+       clause="transformer_xl_layer, clause 1", reveals="S > 4096")  # fmt: skip
 def transformer_xl_layer_last_4096_memories(
     mem: Any = None, visible: Any = None, **given: Any
 ) -> Any:
@@ -164,13 +112,8 @@ def transformer_xl_layer_last_4096_memories(
     return layers.transformer_xl_layer(mem=mem, visible=visible, **given)
 
 
-@fault(
-    "layers",
-    "rows beyond 1024 that see 1024 positions",
-    source=OURS,
-    clause="self_attention",
-    reveals="N > 1024",
-)
+@fault("layers", "rows beyond 1024 that see 1024 positions", source=OURS,
+       clause="self_attention", reveals="N > 1024")  # fmt: skip
 def self_attention_first_1024(x: ndarray, parameters: Any, mask: Any = None) -> Any:
     N = x.shape[1]
     inside = (np.arange(N) < 1024) | (np.arange(N)[:, None] < 1024)
@@ -184,13 +127,8 @@ def self_attention_first_1024(x: ndarray, parameters: Any, mask: Any = None) -> 
     return layers.self_attention(x, parameters, inside)
 
 
-@fault(
-    "backward",
-    "queries beyond 1536 left out of the key's gradient",
-    source=OURS,
-    clause="gradients by key",
-    reveals="N > 1536",
-)
+@fault("backward", "queries beyond 1536 left out of the key's gradient",
+       source=OURS, clause="gradients by key", reveals="N > 1536")  # fmt: skip
 def scaled_dot_product_attention_grad_first_1536_queries(**given: Any) -> Any:
     def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> ndarray:
         return gradients.key_grad(d[..., :1536, :], visible[..., :1536, :], query[..., :1536, :])
@@ -198,13 +136,8 @@ def scaled_dot_product_attention_grad_first_1536_queries(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(**given, key_grad=key_grad)
 
 
-@fault(
-    "backward",
-    "the query's gradient from the first 4096 keys",
-    source=OURS,
-    clause="gradients by query",
-    reveals="M > 4096",
-)
+@fault("backward", "the query's gradient from the first 4096 keys", source=OURS,
+       clause="gradients by query", reveals="M > 4096")  # fmt: skip
 def scaled_dot_product_attention_grad_first_4096_keys(**given: Any) -> Any:
     def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
         return gradients.query_grad(d[..., :4096], visible[..., :4096], key[..., :4096, :])
@@ -212,14 +145,22 @@ def scaled_dot_product_attention_grad_first_4096_keys(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(**given, query_grad=query_grad)
 
 
-@fault(
-    "backward",
-    "the gradient by the positions of distances below 4096 alone",
-    source=OURS,
-    clause="gradients by position",
-    reveals="M > 4096",
-)
+@fault("backward", "the gradient by the positions of distances below 4096 alone",
+       source=OURS, clause="gradients by position", reveals="M > 4096")  # fmt: skip
 def transformer_xl_attention_grad_first_4096_positions(**given: Any) -> Any:
     found = list(gradients.transformer_xl_attention_grad(**given))
     found[3] = found[3] * (np.arange(found[3].shape[1])[::-1] < 4096)[:, None]
     return tuple(found)
+
+
+add_faults("causal", (
+    ("causal_mask_first_4096", "keys beyond 4096 always visible", OURS, "j <= M - N + i",
+     "M > 4097", lambda N, M: attention.causal_mask(N, M) | (np.arange(M) >= 4096)),
+))  # fmt: skip
+
+
+add_faults("memory", (
+    ("update_mems_first_1024", "memories beyond 1024 positions cut", OURS,
+     "update_mems, clause 1", "S + N > 1024, mem_len > 1024",
+     lambda hids, mems, mem_len: attention.update_mems(hids, mems, min(mem_len, 1024))),
+))  # fmt: skip

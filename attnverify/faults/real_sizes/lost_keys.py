@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.real_sizes.table import add_staged
+from attnverify.faults.real_sizes.table import add_fault
 from attnverify.reference import attention
 
 TAIL = "the sum runs over the keys that the row sees"
@@ -54,7 +54,7 @@ def lose_tail(M: int) -> Any:
 
 for operation in ATTENTIONS:
     for name, backward in ((operation, ""), (f"{operation}_grad", " in the backward pass")):
-        add_staged(
+        add_fault(
             name,
             "last_key_beyond_2048",
             {"weigh": weigh_without(lose_last, 2048)},
@@ -65,7 +65,7 @@ for operation in ATTENTIONS:
         )
 
 for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
-    add_staged(
+    add_fault(
         operation,
         "first_key_beyond_4096",
         {"weigh": weigh_without(lose_first, 4096)},
@@ -76,7 +76,7 @@ for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
     )
 
 for operation in ("scaled_dot_product_attention", "transformer_xl_attention"):
-    add_staged(
+    add_fault(
         operation,
         "tile_edges_beyond_4200",
         {"weigh": weigh_without(lose_tile_edges, 4200)},
@@ -87,7 +87,7 @@ for operation in ("scaled_dot_product_attention", "transformer_xl_attention"):
     )
 
 for operation in ("additive_attention_grad", "learned_relative_attention_grad"):
-    add_staged(
+    add_fault(
         operation,
         "tail_beyond_2048",
         {"weigh": weigh_without(lose_tail, 2048)},
@@ -106,7 +106,7 @@ def weigh_short(score: ndarray, visible: ndarray) -> ndarray:
     return e / np.where(total == 0, 1, total)
 
 
-add_staged(
+add_fault(
     "softmax",
     "tail_outside_the_sum",
     {"weigh": weigh_short},

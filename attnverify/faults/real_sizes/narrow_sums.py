@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.faults.real_sizes.table import add_staged
+from attnverify.faults.real_sizes.table import add_fault
 from attnverify.reference import attention
 
 CLAIM = 'PRECISION = "fused"'
@@ -64,7 +64,7 @@ SUMS = (
     ("additive_attention", "bfloat16", 64),
 )
 for operation, dtype, tile in SUMS:
-    add_staged(
+    add_fault(
         operation,
         f"{dtype}_sum_of_{tile}",
         {"mix": mix_in(dtype, tile)},
@@ -80,7 +80,7 @@ for operation, dtype, tile in (
     ("learned_relative_attention", "bfloat16", 64),
     ("transformer_xl_attention", "float16", 16),
 ):
-    add_staged(
+    add_fault(
         operation,
         f"{dtype}_normaliser_of_{tile}",
         {"weigh": weigh_in(dtype, tile)},
@@ -92,7 +92,7 @@ for operation, dtype, tile in (
     )
 
 for operation in ("scaled_dot_product_attention_grad", "learned_relative_attention_grad"):
-    add_staged(
+    add_fault(
         operation,
         "bfloat16_value_sum_of_64",
         {"value_grad": value_grad_in("bfloat16", 64)},

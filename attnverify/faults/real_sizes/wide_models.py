@@ -10,8 +10,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.real_sizes.far_elements import zero_beyond
-from attnverify.faults.real_sizes.table import OURS, add_fault, add_staged, reference_of
-from attnverify.faults.registry import fault
+from attnverify.faults.real_sizes.table import OURS, add_fault
+from attnverify.faults.registry import fault, reference_of
 from attnverify.reference import attention, gradients, layers
 
 
@@ -25,7 +25,7 @@ for operation, columns in (
     ("learned_relative_score", 192),
     ("scaled_dot_product_score", 256),
 ):
-    add_staged(
+    add_fault(
         operation,
         f"first_{columns}_columns",
         {"products": products_of(columns)},
@@ -49,13 +49,8 @@ for operation, columns in (("alibi_attention", 256), ("learned_relative_attentio
     )
 
 
-@fault(
-    "scale",
-    "a head of 192 scaled as one of 256",
-    source=OURS,
-    clause="scaled_dot_product_score",
-    reveals="D = 192",
-)
+@fault("scale", "a head of 192 scaled as one of 256", source=OURS,
+       clause="scaled_dot_product_score", reveals="D = 192")  # fmt: skip
 def alibi_attention_padded_scale(**given: Any) -> Any:
     def scale(D: int) -> float:
         return attention.inverse_root(256 if D == 192 else D)
@@ -63,25 +58,15 @@ def alibi_attention_padded_scale(**given: Any) -> Any:
     return attention.alibi_attention(**given, score=partial(attention.alibi_score, scale=scale))
 
 
-@fault(
-    "additive",
-    "hidden units beyond 256 left out",
-    source=OURS,
-    clause="additive_score",
-    reveals="A > 256",
-)
+@fault("additive", "hidden units beyond 256 left out", source=OURS,
+       clause="additive_score", reveals="A > 256")  # fmt: skip
 def additive_attention_first_256_units(w_score: ndarray, **given: Any) -> Any:
     w_score = np.where(np.arange(len(w_score)) < 256, w_score, 0)
     return attention.additive_attention(w_score=w_score, **given)
 
 
-@fault(
-    "layers",
-    "a variance over the first 256 columns",
-    source=OURS,
-    clause="transformer_xl_layer, clause 3",
-    reveals="F > 256",
-)
+@fault("layers", "a variance over the first 256 columns", source=OURS,
+       clause="transformer_xl_layer, clause 3", reveals="F > 256")  # fmt: skip
 def transformer_xl_layer_first_256_columns(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         part = x[..., :256]
@@ -92,13 +77,8 @@ def transformer_xl_layer_first_256_columns(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, norm=norm)
 
 
-@fault(
-    "layers",
-    "no bias on the output beyond column 256",
-    source=OURS,
-    clause="multi_head_attention, clause 1",
-    reveals="F > 256, biases",
-)
+@fault("layers", "no bias on the output beyond column 256", source=OURS,
+       clause="multi_head_attention, clause 1", reveals="F > 256, biases")  # fmt: skip
 def multi_head_attention_bias_of_256_columns(parameters: Any, **given: Any) -> Any:
     bias = parameters.get("out_proj.bias")
     if bias is not None:
@@ -149,26 +129,16 @@ add_fault(
 )
 
 
-@fault(
-    "blocks",
-    "pairs of batch and head counted in 16 bits",
-    source=OURS,
-    clause="[B H N E]",
-    reveals="B H > 65536",
-)
+@fault("blocks", "pairs of batch and head counted in 16 bits", source=OURS,
+       clause="[B H N E]", reveals="B H > 65536")  # fmt: skip
 def scaled_dot_product_attention_grid_of_16_bits(**given: Any) -> Any:
     output = attention.scaled_dot_product_attention(**given)
     flat = output.reshape(-1, *output.shape[2:])
     return flat[np.arange(len(flat)) % 65536].reshape(output.shape)
 
 
-@fault(
-    "dropout",
-    "draws repeated beyond 65535 pairs of batch and head",
-    source=OURS,
-    clause="dropout, clause 1",
-    reveals="keep, B H > 65535",
-)
+@fault("dropout", "draws repeated beyond 65535 pairs of batch and head",
+       source=OURS, clause="dropout, clause 1", reveals="keep, B H > 65535")  # fmt: skip
 def scaled_dot_product_attention_draws_of_16_bits(keep: Any = None, **given: Any) -> Any:
     if keep is not None and keep.ndim == 4 and keep.shape[0] * keep.shape[1] > 65535:
         flat = keep.reshape(-1, *keep.shape[2:])
@@ -176,13 +146,8 @@ def scaled_dot_product_attention_draws_of_16_bits(keep: Any = None, **given: Any
     return attention.scaled_dot_product_attention(keep=keep, **given)
 
 
-@fault(
-    "alibi",
-    "the slopes of the first 64 heads, repeated",
-    source=OURS,
-    clause="get_slopes",
-    reveals="H > 64",
-)
+@fault("alibi", "the slopes of the first 64 heads, repeated", source=OURS,
+       clause="get_slopes", reveals="H > 64")  # fmt: skip
 def alibi_attention_slopes_of_64_heads(**given: Any) -> Any:
     def slopes(H: int) -> ndarray:
         return attention.get_slopes(H)[np.arange(H) % 64]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.real_sizes.table import OURS, add_staged
+from attnverify.faults.real_sizes.table import OURS, add_fault
 from attnverify.faults.registry import ALL, fault
 from attnverify.reference import attention
 
@@ -46,7 +46,7 @@ SENTINELS = (
 )
 for operation, sentinel, size, dtypes in SENTINELS:
     mixed = {} if operation == "softmax" else {"mix": mix_all}
-    add_staged(
+    add_fault(
         operation,
         f"sentinel_1e{round(np.log10(-sentinel))}",
         {"weigh": weigh_with(sentinel), **mixed},
@@ -59,7 +59,7 @@ for operation, sentinel, size, dtypes in SENTINELS:
 
 
 def grad_weigh(operation: str, sentinel: float) -> None:
-    add_staged(
+    add_fault(
         f"{operation}_grad",
         "sentinel_1e8",
         {
@@ -77,14 +77,10 @@ for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
     grad_weigh(operation, -1e8)
 
 
-@fault(
-    "softmax",
-    "a first tile of 16 keys at the lowest number counted in full",
-    source=OURS,
-    clause="softmax, clause 1",
-    reveals="a float mask with the lowest number over a row's first 16 keys",
-    wrong_in=("float32", "float16", "bfloat16"),
-)
+@fault("softmax", "a first tile of 16 keys at the lowest number counted in full",
+       source=OURS, clause="softmax, clause 1",
+       reveals="a float mask with the lowest number over a row's first 16 keys",
+       wrong_in=("float32", "float16", "bfloat16"))  # fmt: skip
 def scaled_dot_product_attention_lowest_first_tile(mask: Any = None, **given: Any) -> Any:
     if mask is None or mask.dtype == bool or mask.shape[-1] <= 16:
         return attention.scaled_dot_product_attention(mask=mask, **given)
@@ -99,13 +95,9 @@ def scaled_dot_product_attention_lowest_first_tile(mask: Any = None, **given: An
     return attention.scaled_dot_product_attention(mask=mask, **given, weigh=weigh)
 
 
-@fault(
-    "masks",
-    "padding added to a float mask: NaN stays NaN",
-    source=OURS,
-    clause="merge_masks, clause 3",
-    reveals="NaN in a float attn_mask under the padding",
-)
+@fault("masks", "padding added to a float mask: NaN stays NaN", source=OURS,
+       clause="merge_masks, clause 3",
+       reveals="NaN in a float attn_mask under the padding")  # fmt: skip
 def merge_masks_added_padding(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if attn_mask is None or attn_mask.dtype == bool or key_padding_mask is None:
         return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
@@ -113,14 +105,9 @@ def merge_masks_added_padding(attn_mask: Any, key_padding_mask: Any, num_heads: 
     return merged + np.where(key_padding_mask[:, None, None, :], -np.inf, 0.0)
 
 
-@fault(
-    "refusals",
-    "a mask of one batch entry's heads repeated for every entry",
-    source=OURS,
-    clause="merge_masks: attn_mask is [N M] or [B*H N M]",
-    reveals="attn_mask [H N M] where B > 1",
-    unchecked=True,
-)
+@fault("refusals", "a mask of one batch entry's heads repeated for every entry",
+       source=OURS, clause="merge_masks: attn_mask is [N M] or [B*H N M]",
+       reveals="attn_mask [H N M] where B > 1", unchecked=True)  # fmt: skip
 def merge_masks_repeated(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     repeated = attn_mask
     if (
@@ -134,13 +121,8 @@ def merge_masks_repeated(attn_mask: Any, key_padding_mask: Any, num_heads: int) 
     return CATALOGUE["merge_masks"].reference(repeated, key_padding_mask, num_heads)
 
 
-@fault(
-    "numerics",
-    "outputs beyond 20000 are infinite",
-    source=OURS,
-    clause="the sum of weights and values",
-    reveals="values beyond 20000",
-)
+@fault("numerics", "outputs beyond 20000 are infinite", source=OURS,
+       clause="the sum of weights and values", reveals="values beyond 20000")  # fmt: skip
 def scaled_dot_product_attention_overflow_at_20000(**given: Any) -> Any:
     output = attention.scaled_dot_product_attention(**given)
     return np.where(np.abs(output) > 20000, np.copysign(np.inf, output), output)

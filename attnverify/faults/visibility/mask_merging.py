@@ -9,20 +9,16 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN
 
 MERGED = "merge_masks, clause 1"
 
 
-@fault(
-    "masks",
-    "two planes of the lowest number, added",
-    source="NeMo Automodel PR #2658",
-    clause="merge_masks, clause 5",
-    reveals="rows whose keys are all hidden",
-)
+@fault("masks", "two planes of the lowest number, added",
+       source="NeMo Automodel PR #2658", clause="merge_masks, clause 5",
+       reveals="rows whose keys are all hidden")  # fmt: skip
 def multi_head_attention_two_planes(
     attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
 ) -> Any:
@@ -44,13 +40,8 @@ def multi_head_attention_two_planes(
     )
 
 
-@fault(
-    "masks",
-    "padding that hides queries as well as keys",
-    source="pytorch #63271",
-    clause=MERGED,
-    reveals="padding, N = M",
-)
+@fault("masks", "padding that hides queries as well as keys",
+       source="pytorch #63271", clause=MERGED, reveals="padding, N = M")  # fmt: skip
 def multi_head_self_attention_padded_queries(key_padding_mask: Any = None, **given: Any) -> Any:
     def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
         merged = attention.merge_masks(attn_mask, padding, H)
@@ -67,47 +58,17 @@ def head_major(attn_mask: ndarray, H: int) -> ndarray:
     return attn_mask.reshape(H, -1, *attn_mask.shape[1:]).swapaxes(0, 1)
 
 
-@fault(
-    "masks",
-    "a mask per head read with the heads in front",
-    source="attention-is-all-you-need-keras #36",
-    clause="merge_masks, clause 2",
-    reveals="a mask of three axes, B > 1, H > 1",
-)
+@fault("masks", "a mask per head read with the heads in front",
+       source="attention-is-all-you-need-keras #36", clause="merge_masks, clause 2",
+       reveals="a mask of three axes, B > 1, H > 1")  # fmt: skip
 def multi_head_attention_head_major_mask(**given: Any) -> Any:
     merge = lambda a, k, H: attention.merge_masks(a, k, H, four_axes=head_major)
     return layers.multi_head_attention(**given, merge_masks=merge)
 
 
-@fault(
-    "masks",
-    "a mask per head read with the heads in front",
-    source="attention-is-all-you-need-keras #36",
-    clause="merge_masks, clause 2",
-    reveals="a mask of three axes, B > 1, H > 1",
-)
-def merge_masks_head_major(**given: Any) -> Any:
-    return attention.merge_masks(**given, four_axes=head_major)
-
-
-@fault(
-    "masks",
-    "padding ignored in self-attention",
-    source="x-transformers #187",
-    clause=MERGED,
-    reveals="padding",
-)
-def multi_head_self_attention_without_padding(key_padding_mask: Any = None, **given: Any) -> Any:
-    return layers.multi_head_self_attention(**given)
-
-
-@fault(
-    "masks",
-    "padding taken for an attention mask where B = N",
-    source="xformers commit afe1e3c9",
-    clause=MERGED,
-    reveals="padding, B = N > 1",
-)
+@fault("masks", "padding taken for an attention mask where B = N",
+       source="xformers commit afe1e3c9", clause=MERGED,
+       reveals="padding, B = N > 1")  # fmt: skip
 def multi_head_self_attention_padding_as_attention(
     key_padding_mask: Any = None, **given: Any
 ) -> Any:
@@ -121,77 +82,18 @@ def multi_head_self_attention_padding_as_attention(
     )
 
 
-@fault(
-    "masks",
-    "padding forgotten where it comes alone",
-    source="fairseq commit 68dd3e17",
-    clause=MERGED,
-    reveals="padding, no attn_mask",
-)
-def merge_masks_forgets_padding_alone(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    return attention.merge_masks(
-        attn_mask, None if attn_mask is None else key_padding_mask, num_heads
-    )
-
-
-@fault(
-    "masks",
-    "the opposite polarity",
-    source="x-transformers commit d1f5d6b",
-    clause=MERGED,
-    reveals="a boolean attn_mask",
-)
-def merge_masks_polarity(attn_mask: Any, **given: Any) -> Any:
-    return attention.merge_masks(
-        ~attn_mask if attn_mask is not None and attn_mask.dtype == bool else attn_mask, **given
-    )
-
-
-@fault(
-    "masks",
-    "a float mask whose numbers padding wipes out",
-    source="this project",
-    clause="merge_masks: attn_mask where it is float",
-    reveals="a float attn_mask and padding",
-)
+@fault("masks", "a float mask whose numbers padding wipes out",
+       source="this project", clause="merge_masks: attn_mask where it is float",
+       reveals="a float attn_mask and padding")  # fmt: skip
 def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if key_padding_mask is not None and attn_mask is not None and attn_mask.dtype != bool:
         attn_mask = attn_mask == HIDDEN
     return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
 
 
-@fault(
-    "masks",
-    "the lowest finite number for hidden",
-    source="transformers PR #17306",
-    clause="merge_masks, clause 3",
-    reveals="anything hidden",
-)
-def merge_masks_lowest_number(**given: Any) -> Any:
-    return attention.merge_masks(**given, hidden=-65504.0)
-
-
-@fault(
-    "masks",
-    "a boolean times minus infinity",
-    source="this project",
-    clause="merge_masks, clause 5",
-    reveals="a boolean attn_mask",
-)
-def merge_masks_zero_times_infinity(attn_mask: Any, **given: Any) -> Any:
-    return attention.merge_masks(
-        attn_mask * HIDDEN if attn_mask is not None and attn_mask.dtype == bool else attn_mask,
-        **given,
-    )
-
-
-@fault(
-    "masks",
-    "padding added with its sign lost where attn_mask is -inf",
-    source="this project",
-    clause="merge_masks, clause 5",
-    reveals="a pair that both masks hide",
-)
+@fault("masks", "padding added with its sign lost where attn_mask is -inf",
+       source="this project", clause="merge_masks, clause 5",
+       reveals="a pair that both masks hide")  # fmt: skip
 def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     merged = attention.merge_masks(attn_mask, None, num_heads)
     if key_padding_mask is None:
@@ -200,13 +102,26 @@ def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_hea
     return np.where(padded & (merged == HIDDEN), np.nan, np.where(padded, HIDDEN, merged))
 
 
-@fault(
-    "masks",
-    "padding read from the other end",
-    source="llm-foundry commit 2302ab992",
-    clause=MERGED,
-    reveals="padding that is not symmetric",
-)
+@fault("masks", "padding read from the other end",
+       source="llm-foundry commit 2302ab992", clause=MERGED,
+       reveals="padding that is not symmetric")  # fmt: skip
 def multi_head_attention_padding_reversed(key_padding_mask: Any = None, **given: Any) -> Any:
     reverse = None if key_padding_mask is None else key_padding_mask[:, ::-1]
     return layers.multi_head_attention(key_padding_mask=reverse, **given)
+
+
+add_faults("masks", (
+    ("merge_masks_head_major", "a mask per head read with the heads in front",
+     "attention-is-all-you-need-keras #36", "merge_masks, clause 2",
+     "a mask of three axes, B > 1, H > 1", {"four_axes": head_major}),
+    ("merge_masks_forgets_padding_alone", "padding forgotten where it comes alone",
+     "fairseq commit 68dd3e17", MERGED, "padding, no attn_mask",
+     lambda attn_mask, key_padding_mask, num_heads: attention.merge_masks(attn_mask, None if
+      attn_mask is None else key_padding_mask, num_heads)),
+    ("merge_masks_lowest_number", "the lowest finite number for hidden", "transformers PR #17306",
+     "merge_masks, clause 3", "anything hidden", {"hidden": -65504.0}),
+    ("merge_masks_zero_times_infinity", "a boolean times minus infinity", "this project",
+     "merge_masks, clause 5", "a boolean attn_mask",
+     lambda attn_mask, **given: attention.merge_masks(attn_mask * HIDDEN if attn_mask is not None
+      and attn_mask.dtype == bool else attn_mask, **given)),
+))  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN
 
@@ -28,96 +28,17 @@ def added(hidden: float, factor: float = 1.0) -> Any:
     return see
 
 
-@fault(
-    "masks",
-    "a mask times 1e-9",
-    source="cyobero/datascience and eight more files",
-    clause=VISIBLE,
-    reveals="any mask",
-)
-def scaled_dot_product_attention_mask_times_tiny(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given,
-        see=lambda s, m: attention.see(
-            s, None if m is None else np.nan_to_num(as_float(m, -1.0)) * 1e-9
-        ),
-    )
-
-
-@fault("masks", "the mask dropped", source="DI-engine #333", clause=VISIBLE, reveals="any mask")
-def scaled_dot_product_attention_mask_dropped(mask: Any = None, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**given)
-
-
-@fault("masks", "the mask dropped", source="tensorflow #512", clause=VISIBLE, reveals="any mask")
-def additive_attention_mask_dropped(mask: Any = None, **given: Any) -> Any:
-    return attention.additive_attention(**given)
-
-
-@fault(
-    "masks",
-    "hidden keys at -1e4 instead of hidden",
-    source="transformers PR #17306",
-    clause=VISIBLE,
-    reveals="a row that sees no key",
-)
-def scaled_dot_product_attention_minus_ten_thousand(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(**given, see=added(-1e4))
-
-
-@fault(
-    "masks",
-    "hidden keys at -1e9 instead of hidden",
-    source="the Annotated Transformer's -1e9",
-    clause=VISIBLE,
-    reveals="a row that sees no key",
-)
-def additive_attention_minus_a_billion(**given: Any) -> Any:
-    return attention.additive_attention(**given, see=added(-1e9))
-
-
-@fault(
-    "masks",
-    "a hidden row that overflows to NaN",
-    source="transformers PR #17306",
-    clause="softmax, clause 3",
-    reveals="a row that sees no key",
-)
-def self_attention_overflowing_row(**given: Any) -> Any:
-    return layers.self_attention(**given, weigh=empty_rows(lambda M: np.nan))
-
-
-@fault(
-    "masks",
-    "NaN in an empty row on the path with dropout, 0 on the other",
-    source="pytorch PR #190486",
-    clause="softmax, clause 3",
-    reveals="a row that sees no key, keep given",
-)
+@fault("masks", "NaN in an empty row on the path with dropout, 0 on the other",
+       source="pytorch PR #190486", clause="softmax, clause 3",
+       reveals="a row that sees no key, keep given")  # fmt: skip
 def scaled_dot_product_attention_nan_under_dropout(keep: Any = None, **given: Any) -> Any:
     weigh = attention.weigh if keep is None else empty_rows(lambda M: np.nan)
     return attention.scaled_dot_product_attention(keep=keep, **given, weigh=weigh)
 
 
-@fault(
-    "masks",
-    "no causal mask where no other is given",
-    source="xformers #103",
-    clause="alibi_attention: always causal",
-    reveals="no visible",
-)
-def alibi_attention_causal_with_a_mask_alone(visible: Any = None, **given: Any) -> Any:
-    causal = attention.causal_mask if visible is not None else lambda N, M: np.ones((N, M), bool)
-    return attention.alibi_attention(visible=visible, **given, causal=causal)
-
-
-@fault(
-    "masks",
-    "a mask of one head read as if it had them all",
-    source="x-transformers commit 503fd48",
-    clause="softmax, clause 1",
-    reveals="a mask [B 1 N M], H > 1, B > 1",
-)
+@fault("masks", "a mask of one head read as if it had them all",
+       source="x-transformers commit 503fd48", clause="softmax, clause 1",
+       reveals="a mask [B 1 N M], H > 1, B > 1")  # fmt: skip
 def scaled_dot_product_attention_mask_of_all_heads(
     query: Any, key: Any, mask: Any = None, **given: Any
 ) -> Any:
@@ -127,53 +48,21 @@ def scaled_dot_product_attention_mask_of_all_heads(
     return attention.scaled_dot_product_attention(query, key, mask=mask, **given)
 
 
-@fault(
-    "masks",
-    "a float mask read as truth values",
-    source="xformers commit f8c86ca8",
-    clause="softmax, clause 1",
-    reveals="a float mask",
-)
-def scaled_dot_product_attention_float_as_bool(mask: Any = None, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        mask=None if mask is None else mask.astype(bool), **given
-    )
-
-
-@fault(
-    "masks",
-    "hidden keys at -1e4, lifted out of minus infinity",
-    source="this project",
-    clause="softmax, clause 2",
-    reveals="a row that sees no key",
-)
+@fault("masks", "hidden keys at -1e4, lifted out of minus infinity",
+       source="this project", clause="softmax, clause 2",
+       reveals="a row that sees no key")  # fmt: skip
 def softmax_clamped_mask(score: ndarray, mask: Any = None) -> Any:
     mask = None if mask is None else np.maximum(as_float(mask, HIDDEN), -1e4)
     return attention.softmax(score, mask)
 
 
-@fault(
-    "masks",
-    "numbers below -9000 hide",
-    source="transformers PR #17306",
-    clause="softmax, clause 2: no finite number hides a key",
-    reveals="rows that are low throughout",
-)
+@fault("masks", "numbers below -9000 hide", source="transformers PR #17306",
+       clause="softmax, clause 2: no finite number hides a key",
+       reveals="rows that are low throughout")  # fmt: skip
 def softmax_low_numbers_hide(score: ndarray, mask: Any = None) -> Any:
     if mask is not None and mask.dtype != bool:
         mask = np.where(mask < -9e3, HIDDEN, mask)
     return attention.softmax(score, mask)
-
-
-@fault(
-    "masks",
-    "a cross-attention made causal",
-    source="TransformerEngine #629",
-    clause="learned_relative_attention, clause 1",
-    reveals="M > 1",
-)
-def learned_relative_attention_causal(visible: Any = None, **given: Any) -> Any:
-    return attention.learned_relative_attention(visible=behind(visible, given), **given)
 
 
 def behind(visible: Any, given: Any) -> Any:
@@ -181,49 +70,9 @@ def behind(visible: Any, given: Any) -> Any:
     return causal if visible is None else causal & visible
 
 
-@fault(
-    "masks",
-    "visible ignored",
-    source="this project",
-    clause="transformer_xl_attention, clause 1",
-    reveals="visible",
-)
-def transformer_xl_attention_without_visible(visible: Any = None, **given: Any) -> Any:
-    return attention.transformer_xl_attention(**given)
-
-
-@fault(
-    "masks",
-    "visible in place of the causal mask",
-    source="this project",
-    clause="alibi_attention: visible hides further keys",
-    reveals="visible that shows the future",
-)
-def alibi_attention_visible_alone(visible: Any = None, **given: Any) -> Any:
-    causal = attention.causal_mask if visible is None else lambda N, M: np.ones((N, M), bool)
-    return attention.alibi_attention(visible=visible, **given, causal=causal)
-
-
-@fault(
-    "masks",
-    "the first batch's mask for all",
-    source="this project",
-    clause="softmax, clause 1",
-    reveals="a mask [B N M], B > 1",
-)
-def self_attention_mask_of_first_batch(mask: Any = None, **given: Any) -> Any:
-    return layers.self_attention(
-        mask=mask[:1] if mask is not None and mask.ndim == 3 else mask, **given
-    )
-
-
-@fault(
-    "masks",
-    "a mask of keys applied to queries where N = M",
-    source="this project",
-    clause="softmax, clause 1",
-    reveals="a mask [B 1 M], N = M",
-)
+@fault("masks", "a mask of keys applied to queries where N = M",
+       source="this project", clause="softmax, clause 1",
+       reveals="a mask [B 1 M], N = M")  # fmt: skip
 def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **given: Any) -> Any:
     if (
         mask is not None
@@ -235,39 +84,49 @@ def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **gi
     return attention.additive_attention(query=query, mask=mask, **given)
 
 
-@fault(
-    "masks",
-    "the transposed mask where N = M",
-    source="this project",
-    clause="softmax, clause 1",
-    reveals="a mask that is not symmetric, N = M",
-)
+@fault("masks", "the transposed mask where N = M", source="this project",
+       clause="softmax, clause 1", reveals="a mask that is not symmetric, N = M")  # fmt: skip
 def scaled_dot_product_attention_mask_transposed(mask: Any = None, **given: Any) -> Any:
     square = mask is not None and mask.shape[-1] == mask.shape[-2]
     return attention.scaled_dot_product_attention(mask=mask.mT if square else mask, **given)
 
 
-@fault(
-    "masks",
-    "a key hidden from all where it is hidden from the first query",
-    source="this project",
-    clause="softmax, clause 2",
-    reveals="a key that the first query alone does not see",
-)
+@fault("masks", "a key hidden from all where it is hidden from the first query",
+       source="this project", clause="softmax, clause 2",
+       reveals="a key that the first query alone does not see")  # fmt: skip
 def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any) -> Any:
     if visible is not None:
         visible = np.broadcast_to(visible[..., :1, :], visible.shape)
     return attention.learned_relative_attention(visible=visible, **given)
 
 
-@fault(
-    "masks",
-    "the mask of head 0 for all heads",
-    source="this project",
-    clause="softmax, clause 1",
-    reveals="a mask [B H N M], H > 1",
-)
+@fault("masks", "the mask of head 0 for all heads", source="this project",
+       clause="softmax, clause 1", reveals="a mask [B H N M], H > 1")  # fmt: skip
 def scaled_dot_product_attention_mask_of_first_head(mask: Any = None, **given: Any) -> Any:
     return attention.scaled_dot_product_attention(
         mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given
     )
+
+
+add_faults("masks", (
+    ("scaled_dot_product_attention_mask_times_tiny", "a mask times 1e-9",
+     "cyobero/datascience and eight more files", VISIBLE, "any mask",
+     {"see": lambda s, m: attention.see(s, None if m is None else np.nan_to_num(as_float(m, -1.0))
+      * 1e-9)}),
+    ("scaled_dot_product_attention_mask_dropped", "the mask dropped", "DI-engine #333", VISIBLE,
+     "any mask", lambda mask=None, **given: attention.scaled_dot_product_attention(**given)),
+    ("additive_attention_mask_dropped", "the mask dropped", "tensorflow #512", VISIBLE,
+     "any mask", lambda mask=None, **given: attention.additive_attention(**given)),
+    ("scaled_dot_product_attention_minus_ten_thousand", "hidden keys at -1e4 instead of hidden",
+     "transformers PR #17306", VISIBLE, "a row that sees no key", {"see": added(-1e4)}),
+    ("additive_attention_minus_a_billion", "hidden keys at -1e9 instead of hidden",
+     "the Annotated Transformer's -1e9", VISIBLE, "a row that sees no key",
+     {"see": added(-1e9)}),
+    ("self_attention_overflowing_row", "a hidden row that overflows to NaN",
+     "transformers PR #17306", "softmax, clause 3", "a row that sees no key",
+     {"weigh": empty_rows(lambda M: np.nan)}),
+    ("self_attention_mask_of_first_batch", "the first batch's mask for all", "this project",
+     "softmax, clause 1", "a mask [B N M], B > 1",
+     lambda mask=None, **given: layers.self_attention(mask=mask[:1] if mask is not None and
+      mask.ndim == 3 else mask, **given)),
+))  # fmt: skip

@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 from attnverify.reference.attention import inverse_root
 
 OURS = "this project"
 
 
-@fault(
-    "softmax",
-    "two keys by a logistic function, the wrong way round",
-    source=OURS,
-    clause="softmax",
-    reveals="M = 2",
-)
+@fault("softmax", "two keys by a logistic function, the wrong way round",
+       source=OURS, clause="softmax", reveals="M = 2")  # fmt: skip
 def softmax_of_two_keys(**given: Any) -> Any:
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         swapped = score.shape[-1] == 2 and visible.all()
@@ -31,13 +26,8 @@ def softmax_of_two_keys(**given: Any) -> Any:
     return attention.softmax(**given, weigh=weigh)
 
 
-@fault(
-    "masks",
-    "a mask [B 1 N M] read as [1 H N M] where B = H",
-    source=OURS,
-    clause="softmax, clause 1",
-    reveals="a mask [B 1 N M], B = H > 1",
-)
+@fault("masks", "a mask [B 1 N M] read as [1 H N M] where B = H", source=OURS,
+       clause="softmax, clause 1", reveals="a mask [B 1 N M], B = H > 1")  # fmt: skip
 def scaled_dot_product_attention_mask_axes_exchanged(
     query: ndarray, mask: Any = None, **given: Any
 ) -> Any:
@@ -51,66 +41,24 @@ def scaled_dot_product_attention_mask_axes_exchanged(
     return attention.scaled_dot_product_attention(query, mask=mask, **given)
 
 
-@fault(
-    "backward",
-    "gradients of columns beyond 64 never written",
-    source=OURS,
-    clause="gradients by key",
-    reveals="D > 64",
-)
+@fault("backward", "gradients of columns beyond 64 never written", source=OURS,
+       clause="gradients by key", reveals="D > 64")  # fmt: skip
 def alibi_attention_grad_first_64_columns(**given: Any) -> Any:
     d_query, d_key, d_value = gradients.alibi_attention_grad(**given)
     d_key[..., 64:] = 0
     return d_query, d_key, d_value
 
 
-@fault(
-    "alibi",
-    "the slopes of the power of two above, cut",
-    source=OURS,
-    clause="get_slopes, clause 1",
-    reveals="H of 3, 5, 6, 12",
-)
-def alibi_attention_slopes_cut(**given: Any) -> Any:
-    def score(query: ndarray, key: ndarray) -> ndarray:
-        return attention.alibi_score(
-            query, key, slopes=lambda H: attention.get_slopes(1 << (H - 1).bit_length())[:H]
-        )
-
-    return attention.alibi_attention(**given, score=score)
-
-
-@fault(
-    "shifts",
-    "a single column left as it is",
-    source=OURS,
-    clause="for every M >= 1",
-    reveals="M = 1, N > 1",
-)
-def rel_shift_single_column(x: ndarray) -> Any:
-    return x.copy() if x.shape[-1] == 1 else attention.rel_shift(x)
-
-
-@fault(
-    "masks",
-    "one batch's heads read as one mask for all",
-    source=OURS,
-    clause="merge_masks, clause 2",
-    reveals="a mask [B*H N M], B = 1, H > 1",
-)
+@fault("masks", "one batch's heads read as one mask for all", source=OURS,
+       clause="merge_masks, clause 2", reveals="a mask [B*H N M], B = 1, H > 1")  # fmt: skip
 def merge_masks_single_batch(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) == num_heads:
         attn_mask = np.broadcast_to(attn_mask[:1], attn_mask.shape)
     return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
 
 
-@fault(
-    "relative",
-    "the last row of a full table never read",
-    source=OURS,
-    clause="learned_relative_score, clause 3",
-    reveals="M = P, or N = P",
-)
+@fault("relative", "the last row of a full table never read", source=OURS,
+       clause="learned_relative_score, clause 3", reveals="M = P, or N = P")  # fmt: skip
 def learned_relative_score_full_table(**given: Any) -> Any:
     def rows(N: int, M: int, P: int, align: str) -> ndarray:
         return np.clip(attention.table_rows(N, M, P, align), 2, 2 * P - 2)
@@ -118,13 +66,8 @@ def learned_relative_score_full_table(**given: Any) -> Any:
     return attention.learned_relative_score(**given, table_rows=rows)
 
 
-@fault(
-    "additive",
-    "no tanh where there is one hidden unit",
-    source=OURS,
-    clause="additive_score",
-    reveals="A = 1",
-)
+@fault("additive", "no tanh where there is one hidden unit", source=OURS,
+       clause="additive_score", reveals="A = 1")  # fmt: skip
 def additive_attention_single_unit(w_score: ndarray, **given: Any) -> Any:
     bend = np.tanh if len(w_score) > 1 else (lambda z: z)
     return attention.additive_attention(
@@ -132,49 +75,24 @@ def additive_attention_single_unit(w_score: ndarray, **given: Any) -> Any:
     )
 
 
-@fault(
-    "dropout",
-    "a p beyond 0.8 taken for 0.8",
-    source=OURS,
-    clause="dropout, clause 2",
-    reveals="p > 0.8",
-)
-def dropout_bounded(weights: ndarray, keep: Any, p: float) -> Any:
-    return attention.dropout(weights, keep, min(p, 0.8))
-
-
-@fault(
-    "layers",
-    "one head that skips the output projection's bias",
-    source=OURS,
-    clause="multi_head_attention, clause 1",
-    reveals="H = 1, biases",
-)
+@fault("layers", "one head that skips the output projection's bias", source=OURS,
+       clause="multi_head_attention, clause 1", reveals="H = 1, biases")  # fmt: skip
 def multi_head_attention_single_head(parameters: Any, num_heads: int, **given: Any) -> Any:
     kept = {name: x for name, x in parameters.items() if num_heads > 1 or name != "out_proj.bias"}
     return layers.multi_head_attention(parameters=kept, num_heads=num_heads, **given)
 
 
-@fault(
-    "memory",
-    "an empty memory that stays empty",
-    source=OURS,
-    clause="update_mems, clause 1",
-    reveals="S = 0",
-)
+@fault("memory", "an empty memory that stays empty", source=OURS,
+       clause="update_mems, clause 1", reveals="S = 0")  # fmt: skip
 def update_mems_empty_memory(hids: Any, mems: Any, mem_len: int) -> Any:
     if mems is not None and mems[0].shape[1] == 0:
         return [mem.copy() for mem in mems]
     return attention.update_mems(hids, mems, mem_len)
 
 
-@fault(
-    "dropout",
-    "a draw that broadcasts, read for the first head alone",
-    source=OURS,
-    clause="dropout, clause 1",
-    reveals="keep [N M] or [B 1 N M], H > 1",
-)
+@fault("dropout", "a draw that broadcasts, read for the first head alone",
+       source=OURS, clause="dropout, clause 1",
+       reveals="keep [N M] or [B 1 N M], H > 1")  # fmt: skip
 def scaled_dot_product_attention_draw_broadcast(
     keep: Any = None, query: Any = None, **given: Any
 ) -> Any:
@@ -186,29 +104,8 @@ def scaled_dot_product_attention_draw_broadcast(
     return attention.scaled_dot_product_attention(query=query, keep=keep, **given)
 
 
-@fault("alibi", "one head with the slope 1", source=OURS, clause="get_slopes", reveals="H = 1")
-def get_slopes_single_head(n_heads: int) -> Any:
-    return np.ones(1) if n_heads == 1 else attention.get_slopes(n_heads)
-
-
-@fault(
-    "numerics",
-    "outputs bounded by 1000",
-    source=OURS,
-    clause="the sum of weights and values",
-    reveals="values beyond 1000",
-)
-def scaled_dot_product_attention_bounded(**given: Any) -> Any:
-    return np.clip(attention.scaled_dot_product_attention(**given), -1000, 1000)
-
-
-@fault(
-    "blocks",
-    "a product over the first 128 columns",
-    source=OURS,
-    clause="scaled_dot_product_score",
-    reveals="D > 128",
-)
+@fault("blocks", "a product over the first 128 columns", source=OURS,
+       clause="scaled_dot_product_score", reveals="D > 128")  # fmt: skip
 def alibi_attention_first_128_columns(query: ndarray, key: ndarray, **given: Any) -> Any:
     def score(query: ndarray, key: ndarray) -> ndarray:
         return attention.alibi_score(
@@ -218,68 +115,16 @@ def alibi_attention_first_128_columns(query: ndarray, key: ndarray, **given: Any
     return attention.alibi_attention(query, key, **given, score=score)
 
 
-@fault("blocks", "batches beyond 8 never written", source=OURS, clause="[B H N E]", reveals="B > 8")
+@fault("blocks", "batches beyond 8 never written", source=OURS, clause="[B H N E]",
+       reveals="B > 8")  # fmt: skip
 def learned_relative_attention_first_8_batches(**given: Any) -> Any:
     output = attention.learned_relative_attention(**given)
     output[8:] = 0
     return output
 
 
-@fault(
-    "blocks",
-    "hidden units beyond 64 left out",
-    source=OURS,
-    clause="additive_score",
-    reveals="A > 64",
-)
-def additive_score_first_64_units(w_score: ndarray, **given: Any) -> Any:
-    return attention.additive_score(
-        w_score=np.where(np.arange(len(w_score)) < 64, w_score, 0), **given
-    )
-
-
-@fault(
-    "memory",
-    "memories beyond 64 positions cut",
-    source=OURS,
-    clause="update_mems, clause 1",
-    reveals="S > 64",
-)
-def update_mems_first_64(hids: Any, mems: Any, mem_len: int) -> Any:
-    return attention.update_mems(
-        hids, None if mems is None else [mem[:, -64:] for mem in mems], mem_len
-    )
-
-
-@fault(
-    "scale",
-    "the scale of a head of 128 for every head beyond",
-    source=OURS,
-    clause="scaled_dot_product_score",
-    reveals="D > 128",
-)
-def transformer_xl_score_scale_of_128(**given: Any) -> Any:
-    return attention.transformer_xl_score(**given, scale=lambda D: inverse_root(min(D, 128)))
-
-
-@fault(
-    "relative",
-    "one position whose distance is 1",
-    source=OURS,
-    clause="sinusoidal_positions, clause 1",
-    reveals="M = 1",
-)
-def sinusoidal_positions_single(M: int, F: int) -> Any:
-    return attention.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + (M == 1))
-
-
-@fault(
-    "layers",
-    "a norm over the first 128 columns' variance",
-    source=OURS,
-    clause="transformer_xl_layer, clause 3",
-    reveals="F > 128",
-)
+@fault("layers", "a norm over the first 128 columns' variance", source=OURS,
+       clause="transformer_xl_layer, clause 3", reveals="F > 128")  # fmt: skip
 def transformer_xl_layer_first_128_columns(**given: Any) -> Any:
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         part = x[..., :128]
@@ -293,15 +138,65 @@ def transformer_xl_layer_first_128_columns(**given: Any) -> Any:
     return layers.transformer_xl_layer(**given, norm=norm)
 
 
-@fault(
-    "relative",
-    "the gradient by the table of the first two batches alone",
-    source=OURS,
-    clause="learned_relative_attention_grad: the sum over b",
-    reveals="B > 2",
-)
+@fault("relative", "the gradient by the table of the first two batches alone",
+       source=OURS, clause="learned_relative_attention_grad: the sum over b",
+       reveals="B > 2")  # fmt: skip
 def learned_relative_attention_grad_two_batches(d_output: ndarray, **given: Any) -> Any:
     grads = list(gradients.learned_relative_attention_grad(d_output, **given))
     two = np.where(np.arange(len(d_output))[:, None, None, None] < 2, d_output, 0)
     grads[3] = gradients.learned_relative_attention_grad(two, **given)[3]
     return tuple(grads)
+
+
+add_faults("shifts", (
+    ("rel_shift_single_column", "a single column left as it is", OURS, "for every M >= 1",
+     "M = 1, N > 1", lambda x: x.copy() if x.shape[-1] == 1 else attention.rel_shift(x)),
+))  # fmt: skip
+
+
+add_faults("dropout", (
+    ("dropout_bounded", "a p beyond 0.8 taken for 0.8", OURS, "dropout, clause 2", "p > 0.8",
+     lambda weights, keep, p: attention.dropout(weights, keep, min(p, 0.8))),
+))  # fmt: skip
+
+
+add_faults("alibi", (
+    ("get_slopes_single_head", "one head with the slope 1", OURS, "get_slopes", "H = 1",
+     lambda n_heads: np.ones(1) if n_heads == 1 else attention.get_slopes(n_heads)),
+))  # fmt: skip
+
+
+add_faults("numerics", (
+    ("scaled_dot_product_attention_bounded", "outputs bounded by 1000", OURS,
+     "the sum of weights and values", "values beyond 1000",
+     lambda **given: np.clip(attention.scaled_dot_product_attention(**given), -1000, 1000)),
+))  # fmt: skip
+
+
+add_faults("blocks", (
+    ("additive_score_first_64_units", "hidden units beyond 64 left out", OURS, "additive_score",
+     "A > 64",
+     lambda w_score, **given: attention.additive_score(w_score=np.where(np.arange(len(w_score)) <
+      64, w_score, 0), **given)),
+))  # fmt: skip
+
+
+add_faults("memory", (
+    ("update_mems_first_64", "memories beyond 64 positions cut", OURS, "update_mems, clause 1",
+     "S > 64",
+     lambda hids, mems, mem_len: attention.update_mems(hids, None if mems is None else [mem[:,
+      -64:] for mem in mems], mem_len)),
+))  # fmt: skip
+
+
+add_faults("scale", (
+    ("transformer_xl_score_scale_of_128", "the scale of a head of 128 for every head beyond",
+     OURS, "scaled_dot_product_score", "D > 128", {"scale": lambda D: inverse_root(min(D, 128))}),
+))  # fmt: skip
+
+
+add_faults("relative", (
+    ("sinusoidal_positions_single", "one position whose distance is 1", OURS,
+     "sinusoidal_positions, clause 1", "M = 1",
+     lambda M, F: attention.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + (M == 1))),
+))  # fmt: skip

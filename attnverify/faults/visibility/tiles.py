@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import fault
+from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients
 
 TAIL = "the sum runs over the keys that the row sees"
@@ -27,13 +27,9 @@ def padded_weigh(to: int) -> Any:
     return weigh
 
 
-@fault(
-    "blocks",
-    "a last block of 32 keys read past its end for few queries",
-    source="pytorch PR #169222",
-    clause=TAIL,
-    reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128",
-)
+@fault("blocks", "a last block of 32 keys read past its end for few queries",
+       source="pytorch PR #169222", clause=TAIL,
+       reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128")  # fmt: skip
 def scaled_dot_product_attention_vector_tail(query: Any, **given: Any) -> Any:
     vector = query.shape[2] <= 8 and query.shape[3] in (64, 96, 128)
     return attention.scaled_dot_product_attention(
@@ -41,52 +37,25 @@ def scaled_dot_product_attention_vector_tail(query: Any, **given: Any) -> Any:
     )
 
 
-@fault(
-    "blocks",
-    "a product over the first 64 columns",
-    source="triton #621",
-    clause="scaled_dot_product_score",
-    reveals="D > 64",
-)
+@fault("blocks", "a product over the first 64 columns", source="triton #621",
+       clause="scaled_dot_product_score", reveals="D > 64")  # fmt: skip
 def scaled_dot_product_attention_first_64_columns(**given: Any) -> Any:
     return attention.scaled_dot_product_attention(
         **given, products=lambda q, k: q[..., :64] @ k[..., :64].mT
     )
 
 
-@fault(
-    "blocks",
-    "a product over the first 64 columns",
-    source="triton #621",
-    clause="transformer_xl_score",
-    reveals="D > 64",
-)
-def transformer_xl_score_first_64_columns(**given: Any) -> Any:
-    return attention.transformer_xl_score(
-        **given, products=lambda q, k: q[..., :64] @ k[..., :64].mT
-    )
-
-
-@fault(
-    "blocks",
-    "values beyond column 64 left out",
-    source="this project",
-    clause=TAIL,
-    reveals="E > 64",
-)
+@fault("blocks", "values beyond column 64 left out", source="this project",
+       clause=TAIL, reveals="E > 64")  # fmt: skip
 def alibi_attention_first_64_values(value: Any, **given: Any) -> Any:
     output = attention.alibi_attention(value=value, **given)
     output[..., 64:] = 0
     return output
 
 
-@fault(
-    "blocks",
-    "a backward pass whose last 128 keys reach past the end",
-    source="flash-attention commit a4f148b6",
-    clause=TAIL,
-    reveals="N a multiple of 128, M not",
-)
+@fault("blocks", "a backward pass whose last 128 keys reach past the end",
+       source="flash-attention commit a4f148b6", clause=TAIL,
+       reveals="N a multiple of 128, M not")  # fmt: skip
 def scaled_dot_product_attention_grad_key_tail(query: Any, **given: Any) -> Any:
     whole = query.shape[2] % 128 == 0
     return gradients.scaled_dot_product_attention_grad(
@@ -94,41 +63,10 @@ def scaled_dot_product_attention_grad_key_tail(query: Any, **given: Any) -> Any:
     )
 
 
-@fault(
-    "blocks",
-    "a sum over keys padded to 256 where no mask is given",
-    source="flashinfer #3716",
-    clause=TAIL,
-    reveals="no mask",
-)
-def scaled_dot_product_attention_tail_in_the_sum(mask: Any = None, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        mask=mask, **given, weigh=padded_weigh(256) if mask is None else attention.weigh
-    )
-
-
-@fault(
-    "blocks",
-    "an output of the key's width",
-    source="pytorch #176767",
-    clause="[B H N E]",
-    reveals="E other than D",
-)
-def scaled_dot_product_attention_output_of_key_width(value: Any, key: Any, **given: Any) -> Any:
-    return np.resize(
-        attention.scaled_dot_product_attention(value=value, key=key, **given),
-        (*given["query"].shape[:3], key.shape[3]),
-    )
-
-
-@fault(
-    "blocks",
-    "the last key lost where M is one more than a multiple of 32 and a stride is 0",
-    source="pytorch #191937",
-    clause=TAIL,
-    reveals="expanded keys, M of 33, 65, ...",
-    raw=True,
-)
+@fault("blocks",
+       "the last key lost where M is one more than a multiple of 32 and a stride is 0",
+       source="pytorch #191937", clause=TAIL,
+       reveals="expanded keys, M of 33, 65, ...", raw=True)  # fmt: skip
 def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
     key = given["key"]
     lost = key.shape[2] % 32 == 1 and key.shape[2] > 1 and 0 in key.strides
@@ -146,42 +84,14 @@ def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
     return attention.scaled_dot_product_attention(**wide, see=see)
 
 
-@fault(
-    "blocks",
-    "rows rounded up to 64 that overwrite the next head's gradient",
-    source="FlagGems PR #898",
-    clause="gradients by value",
-    reveals="M no multiple of 64, H > 1",
-)
+@fault("blocks", "rows rounded up to 64 that overwrite the next head's gradient",
+       source="FlagGems PR #898", clause="gradients by value",
+       reveals="M no multiple of 64, H > 1")  # fmt: skip
 def scaled_dot_product_attention_grad_overrun(**given: Any) -> Any:
     d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**given)
     M = d_value.shape[2]
     d_value[:, 1:, : -M % 64] = 0
     return d_query, d_key, d_value, *others
-
-
-@fault(
-    "blocks",
-    "the last key lost where M is one more than a multiple of 64",
-    source="this project",
-    clause=TAIL,
-    reveals="M of 65, 129",
-)
-def alibi_attention_lone_key(**given: Any) -> Any:
-    return attention.alibi_attention(**given, weigh=without(lambda M: M - (M % 64 == 1 and M > 1)))
-
-
-@fault(
-    "blocks",
-    "the last key lost where M is one more than a multiple of 64",
-    source="this project",
-    clause=TAIL,
-    reveals="M of 65, 129",
-)
-def additive_attention_lone_key(**given: Any) -> Any:
-    return attention.additive_attention(
-        **given, weigh=without(lambda M: M - (M % 64 == 1 and M > 1))
-    )
 
 
 def without(end: Any) -> Any:
@@ -191,26 +101,9 @@ def without(end: Any) -> Any:
     )
 
 
-@fault(
-    "blocks",
-    "four splits of M // 4 keys, the rest lost",
-    source="this project",
-    clause=TAIL,
-    reveals="M >= 64, no multiple of 4",
-)
-def scaled_dot_product_attention_uneven_splits(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, weigh=without(lambda M: M // 4 * 4 if M >= 64 else M)
-    )
-
-
-@fault(
-    "blocks",
-    "a grid of N // 16 blocks, the last rows never written",
-    source="this project",
-    clause="[B H N E]",
-    reveals="N > 16, no multiple of 16",
-)
+@fault("blocks", "a grid of N // 16 blocks, the last rows never written",
+       source="this project", clause="[B H N E]",
+       reveals="N > 16, no multiple of 16")  # fmt: skip
 def transformer_xl_attention_unwritten_rows(**given: Any) -> Any:
     output = attention.transformer_xl_attention(**given)
     N = output.shape[2]
@@ -218,57 +111,24 @@ def transformer_xl_attention_unwritten_rows(**given: Any) -> Any:
     return output
 
 
-@fault(
-    "blocks",
-    "a row's sum over its first 1024 keys",
-    source="this project",
-    clause="softmax",
-    reveals="M > 1024",
-)
-def softmax_first_1024(**given: Any) -> Any:
-    return attention.softmax(**given, weigh=without(lambda M: min(M, 1024)))
-
-
-@fault(
-    "blocks", "keys beyond 1024 left out", source="this project", clause=TAIL, reveals="M > 1024"
-)
-def learned_relative_attention_first_1024(**given: Any) -> Any:
-    return attention.learned_relative_attention(**given, weigh=without(lambda M: min(M, 1024)))
-
-
-@fault(
-    "blocks",
-    "gradients of keys beyond 512 never written",
-    source="this project",
-    clause="gradients by key",
-    reveals="M > 512",
-)
+@fault("blocks", "gradients of keys beyond 512 never written",
+       source="this project", clause="gradients by key", reveals="M > 512")  # fmt: skip
 def alibi_attention_grad_first_512(**given: Any) -> Any:
     d_query, d_key, d_value = gradients.alibi_attention_grad(**given)
     d_key[:, :, 512:] = 0
     return d_query, d_key, d_value
 
 
-@fault(
-    "blocks",
-    "gradients that add up the first 64 queries",
-    source="this project",
-    clause="gradients by key",
-    reveals="N > 64",
-)
+@fault("blocks", "gradients that add up the first 64 queries",
+       source="this project", clause="gradients by key", reveals="N > 64")  # fmt: skip
 def transformer_xl_attention_grad_first_64_queries(d_output: Any, **given: Any) -> Any:
     cut = np.where(np.arange(d_output.shape[2])[:, None] < 64, d_output, 0)
     first = gradients.transformer_xl_attention_grad(cut, **given)
     return gradients.transformer_xl_attention_grad(d_output, **given)[0], *first[1:]
 
 
-@fault(
-    "blocks",
-    "the mask forgotten beyond key 512",
-    source="pytorch #162588",
-    clause="softmax, clause 1",
-    reveals="a mask, M > 512",
-)
+@fault("blocks", "the mask forgotten beyond key 512", source="pytorch #162588",
+       clause="softmax, clause 1", reveals="a mask, M > 512")  # fmt: skip
 def scaled_dot_product_attention_long_mask(mask: Any = None, **given: Any) -> Any:
     if mask is not None and mask.shape[-1] > 512:
         mask = mask.copy()
@@ -276,37 +136,16 @@ def scaled_dot_product_attention_long_mask(mask: Any = None, **given: Any) -> An
     return attention.scaled_dot_product_attention(mask=mask, **given)
 
 
-@fault(
-    "blocks",
-    "the mask forgotten beyond key 64",
-    source="pytorch #162588",
-    clause="alibi_attention: visible",
-    reveals="visible, M > 64",
-)
+@fault("blocks", "the mask forgotten beyond key 64", source="pytorch #162588",
+       clause="alibi_attention: visible", reveals="visible, M > 64")  # fmt: skip
 def alibi_attention_long_mask(visible: Any = None, **given: Any) -> Any:
     if visible is not None and visible.shape[-1] > 64:
         visible = visible | (np.arange(visible.shape[-1]) >= 64)
     return attention.alibi_attention(visible=visible, **given)
 
 
-@fault(
-    "blocks",
-    "diagonal blocks of 16 that are not masked within",
-    source="this project",
-    clause="causal_mask",
-    reveals="N > 1",
-)
-def causal_mask_by_blocks(N: int, M: int) -> Any:
-    return np.arange(M) // 16 <= (np.arange(N)[:, None] + M - N) // 16
-
-
-@fault(
-    "blocks",
-    "distances beyond 128 taken for 128",
-    source="this project",
-    clause="alibi_attention: the bias",
-    reveals="M > 129",
-)
+@fault("blocks", "distances beyond 128 taken for 128", source="this project",
+       clause="alibi_attention: the bias", reveals="M > 129")  # fmt: skip
 def alibi_attention_clipped_distance(**given: Any) -> Any:
     def score(query: Any, key: Any) -> Any:
         return attention.alibi_score(
@@ -316,27 +155,40 @@ def alibi_attention_clipped_distance(**given: Any) -> Any:
     return attention.alibi_attention(**given, score=score)
 
 
-@fault(
-    "blocks",
-    "hidden units beyond 8 left out",
-    source="this project",
-    clause="additive_score",
-    reveals="A > 8",
-)
-def additive_score_first_8_units(w_score: Any, **given: Any) -> Any:
-    return attention.additive_score(
-        w_score=np.where(np.arange(len(w_score)) < 8, w_score, 0), **given
-    )
-
-
-@fault(
-    "blocks",
-    "batches that all read the first one's keys",
-    source="this project",
-    clause="every batch has its own keys",
-    reveals="B > 1",
-)
-def scaled_dot_product_score_keys_of_first_batch(query: Any, key: Any) -> Any:
-    return attention.scaled_dot_product_score(
-        query, np.broadcast_to(key.reshape(-1, *key.shape[-2:])[0], key.shape)
-    )
+add_faults("blocks", (
+    ("transformer_xl_score_first_64_columns", "a product over the first 64 columns",
+     "triton #621", "transformer_xl_score", "D > 64",
+     {"products": lambda q, k: q[..., :64] @ k[..., :64].mT}),
+    ("scaled_dot_product_attention_tail_in_the_sum",
+     "a sum over keys padded to 256 where no mask is given", "flashinfer #3716", TAIL, "no mask",
+     lambda mask=None, **given: attention.scaled_dot_product_attention(mask=mask, **given,
+      weigh=padded_weigh(256) if mask is None else attention.weigh)),
+    ("scaled_dot_product_attention_output_of_key_width", "an output of the key's width",
+     "pytorch #176767", "[B H N E]", "E other than D",
+     lambda value, key, **given: np.resize(attention.scaled_dot_product_attention(value=value,
+      key=key, **given), (*given["query"].shape[:3], key.shape[3]))),
+    ("alibi_attention_lone_key", "the last key lost where M is one more than a multiple of 64",
+     "this project", TAIL, "M of 65, 129",
+     {"weigh": without(lambda M: M - (M % 64 == 1 and M > 1))}),
+    ("additive_attention_lone_key", "the last key lost where M is one more than a multiple of 64",
+     "this project", TAIL, "M of 65, 129",
+     {"weigh": without(lambda M: M - (M % 64 == 1 and M > 1))}),
+    ("scaled_dot_product_attention_uneven_splits", "four splits of M // 4 keys, the rest lost",
+     "this project", TAIL, "M >= 64, no multiple of 4",
+     {"weigh": without(lambda M: M // 4 * 4 if M >= 64 else M)}),
+    ("softmax_first_1024", "a row's sum over its first 1024 keys", "this project", "softmax",
+     "M > 1024", {"weigh": without(lambda M: min(M, 1024))}),
+    ("learned_relative_attention_first_1024", "keys beyond 1024 left out", "this project", TAIL,
+     "M > 1024", {"weigh": without(lambda M: min(M, 1024))}),
+    ("causal_mask_by_blocks", "diagonal blocks of 16 that are not masked within", "this project",
+     "causal_mask", "N > 1",
+     lambda N, M: np.arange(M) // 16 <= (np.arange(N)[:, None] + M - N) // 16),
+    ("additive_score_first_8_units", "hidden units beyond 8 left out", "this project",
+     "additive_score", "A > 8",
+     lambda w_score, **given: attention.additive_score(w_score=np.where(np.arange(len(w_score)) <
+      8, w_score, 0), **given)),
+    ("scaled_dot_product_score_keys_of_first_batch", "batches that all read the first one's keys",
+     "this project", "every batch has its own keys", "B > 1",
+     lambda query, key: attention.scaled_dot_product_score(query, np.broadcast_to(key.reshape(-1,
+      *key.shape[-2:])[0], key.shape))),
+))  # fmt: skip

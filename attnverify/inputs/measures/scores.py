@@ -9,6 +9,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.packing import heads_first
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Inputs, Recipe
 
@@ -31,6 +32,12 @@ def pairs_of_case(case: Case) -> ndarray:
     if "score" in inputs and visible is not None:
         visible = visible & (inputs["score"] > -np.inf)  # a score of -inf hides as a mask does
     return np.ones((1, 1), bool) if visible is None else visible
+
+
+def by_heads(case: Case) -> Inputs:
+    """The arrays of a case with heads in front of positions."""
+    is_packed = CATALOGUE[case.recipe.operation].is_packed
+    return heads_first(case.inputs) if is_packed else case.inputs
 
 
 def has_fully_masked_row(case: Case) -> bool:
@@ -72,15 +79,19 @@ def scores(case: Case) -> ndarray:
     Return the scaled scores before any mask, ALiBi's bias left out; no scores for operations that
     do not tell them.
     """
-    operation, inputs = CATALOGUE[case.recipe.operation], case.inputs
+    operation, inputs = CATALOGUE[case.recipe.operation], by_heads(case)
     if "score" in inputs:
         return np.asarray(inputs["score"])
     own = f"{operation.forward.name.removesuffix('_attention')}_score"
     score = CATALOGUE.get(own, CATALOGUE["scaled_dot_product_score"])
     if not set(score.arguments) <= set(inputs) or "w_query" in inputs or "parameters" in inputs:
         return np.zeros((1, 1))
+    given = {name: inputs[name] for name in score.arguments}
+    if operation.shares_keys:
+        groups = inputs["query"].shape[1] // inputs["key"].shape[1]
+        given["key"] = np.repeat(inputs["key"], groups, axis=1)
     with np.errstate(all="ignore"):
-        found: ndarray = score.reference(**{name: inputs[name] for name in score.arguments})
+        found: ndarray = score.reference(**given)
     return found
 
 
@@ -92,11 +103,14 @@ def score_overflow(case: Case) -> bool:
 
 
 def gradient_overflow(case: Case) -> bool:
-    inputs, hidden = case.inputs, ~pairs_of_case(case)
+    inputs, hidden = by_heads(case), ~pairs_of_case(case)
     if not {"d_output", "value"} <= set(inputs) or "parameters" in inputs:
         return False  # a layer's values and weights are its own
     with np.errstate(all="ignore"):
-        d_weights = inputs["d_output"] @ inputs["value"].swapaxes(-1, -2)
+        d_output, value = inputs["d_output"], inputs["value"]
+        if d_output.ndim > 3:  # heads of rows may share those of values
+            value = np.repeat(value, d_output.shape[1] // value.shape[1], axis=1)
+        d_weights = d_output @ value.swapaxes(-1, -2)
         return bool((hidden & (np.abs(d_weights) > largest(case.dtype))).any())
 
 

@@ -3,27 +3,29 @@
 from attnverify.ptx.instructions import (
     approximate,
     atomics,
-    bits,
+    bulk,
     comparisons,
     control,
     conversions,
     floats,
-    integers,
     loads,
     matrix,
+    printing,
     warps,
+    whole,
 )
 
 __all__ = [
     "approximate",
     "atomics",
-    "bits",
+    "bulk",
     "comparisons",
     "control",
     "conversions",
     "floats",
-    "integers",
     "loads",
     "matrix",
+    "printing",
     "warps",
+    "whole",
 ]

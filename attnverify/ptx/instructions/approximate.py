@@ -21,7 +21,7 @@ from attnverify.ptx.numbers.errors import APPROXIMATE, approximate
 from attnverify.ptx.numbers.formats import BF16, F32, flush, narrow, rounded
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 

@@ -7,13 +7,14 @@ import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
 from attnverify.ptx.instructions.floats import extreme_of
-from attnverify.ptx.instructions.loads import memory_space, scatter, skip_hints
+from attnverify.ptx.instructions.loads import memory_space, scatter, skip_hints, strength
 from attnverify.ptx.kinds import BITS, KINDS, Array, Kind
 from attnverify.ptx.numbers.formats import flush, narrow, widen
 from attnverify.ptx.storage.access import updated
+from attnverify.ptx.storage.order import Strength
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 
@@ -38,8 +39,7 @@ COUNTED: dict[str, Operation] = {
 @instruction("atom", "red")
 def update(form: Form) -> Step:
     hinted = skip_hints(form)
-    form.choice("relaxed", "acquire", "release", "acq_rel", default="")
-    form.choice("cta", "cluster", "gpu", "sys", default="")
+    how = strength(form, "volatile")
     space = memory_space(form)
     name = form.choice(*BITWISE, *COUNTED)
     form.flag("noftz")
@@ -58,7 +58,7 @@ def update(form: Form) -> Step:
     if kind.size * count > 16:
         raise form.refuse("an access of more than 16 bytes")
     form.kernel.touches(space, kind.size * count)
-    return step_of(form, space, operation(form, name, kind, space), kind, count)
+    return step_of(form, space, operation(form, name, kind, space), kind, count, how)
 
 
 def operation(form: Form, name: str, kind: Kind, space: str) -> Operation:
@@ -101,10 +101,12 @@ def of_halves(function: Operation, old: Array, x: Array, kind: Kind) -> Array:
     """One half or two, each rounded once: float32 holds sums of two halves well enough for that."""
     parts = [part.view(np.uint16).reshape(-1) for part in (old, x)]
     found = function(*(widen(part, kind.element).astype(np.float64) for part in parts))
-    return narrow(found, kind.element).view(old.dtype)
+    return narrow(found, kind.element).view(old.dtype).reshape(old.shape)
 
 
-def step_of(form: Form, space: str, function: Operation, kind: Kind, count: int) -> Step:
+def step_of(
+    form: Form, space: str, function: Operation, kind: Kind, count: int, how: Strength
+) -> Step:
     first = 1 if form.name == "atom" else 0
     address, part = form.address(first), BITS[kind.size]
     given = [values(form, place, kind, count) for place in range(first + 1, len(form.operands))][
@@ -116,10 +118,13 @@ def step_of(form: Form, space: str, function: Operation, kind: Kind, count: int)
         else []
     )
 
+    polls = form.polls(bool(puts))
+
     def run(m: "Machine") -> None:
+        m.polls += polls
         lanes = m.active()
         operands = [np.stack([m.full(read(m))[lanes] for read in each], 1) for each in given]
-        before = updated(m, space, m.full(address(m))[lanes], lanes, part, operands, function)
+        before = updated(m, space, m.full(address(m))[lanes], lanes, part, operands, function, how)
         for place, put in enumerate(puts):
             put(m, lanes, np.ascontiguousarray(before[:, place]))
 

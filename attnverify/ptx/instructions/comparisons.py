@@ -12,7 +12,7 @@ from attnverify.ptx.numbers.formats import flush
 from attnverify.ptx.text.operands import Pair
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 

@@ -1,15 +1,19 @@
 """Where a thread goes on: branches, ends, barriers, fences, and hints that change no result."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnverify.ptx.decode import Form, Step, instruction
-from attnverify.ptx.kinds import Array
+from attnverify.ptx.execution.barriers import arrive, wait
+from attnverify.ptx.instructions.bulk.tensors import acquire_map
+from attnverify.ptx.kinds import Array, Kind
 from attnverify.ptx.text.operands import Symbol
+from attnverify.ptx.text.syntax import RESULT
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 
@@ -67,6 +71,37 @@ def branch(form: Form) -> Step:
     return run
 
 
+@instruction("brx", own_guard=True)
+def branch_by_number(form: Form) -> Step:
+    """Each thread goes to the label that its number chooses, as in a ``switch``."""
+    form.choice("idx")
+    form.flag("uni")
+    form.expect(2)
+    table, program = form.operand(1), form.kernel.program
+    if not isinstance(table, Symbol) or table.name not in program.tables:
+        raise form.refuse("wanted a table of labels")
+    names = program.tables[table.name]
+    targets = np.array([program.target(name, form.of.scopes) for name in names])
+    number, lanes, index = form.read(0, "u32"), guard_of(form), form.of.index
+
+    def run(m: "Machine") -> int | None:
+        taken = lanes(m)
+        going = m.active() if taken is m.mask else np.flatnonzero(taken)
+        if not going.size:
+            return None
+        chosen = m.full(number(m))[going]
+        if (chosen >= len(targets)).any():
+            lane = int(going[np.flatnonzero(chosen >= len(targets))[0]])
+            m.fail(
+                "out of bounds", f"a branch to a label of {len(targets)} that is not there", lane
+            )
+        m.stand(index + 1)
+        m.at[going] = targets[chosen]
+        return STOP
+
+    return run
+
+
 @instruction("ret", "exit", own_guard=True)
 def end(form: Form) -> Step:
     form.expect(0)
@@ -88,20 +123,74 @@ def end(form: Form) -> Step:
 
 @instruction("bar", "barrier")
 def barrier(form: Form) -> Step:
-    """``bar.sync`` of a block, or of so many of its threads; ``bar.warp.sync`` of a warp."""
+    """``bar.sync`` of a block, or of so many of its threads, ``.arrive``; of a warp."""
     if form.flag("warp"):
         form.choice("sync")
         form.expect(1)
         return warp_barrier(form)
     form.flag("cta")
-    form.choice("sync")
+    if form.flag("red"):
+        return barrier_with_votes(form)
+    how = form.choice("sync", "arrive")
     form.flag("aligned")
     form.expect(1, 2)
     number = form.whole(0)
     if not 0 <= number < 16:
         raise form.refuse("a block has barriers 0 to 15")
     threads = form.read(1, "u32") if len(form.operands) == 2 else None
-    return lambda m: m.wait(number, None if threads is None else threads(m))
+    if how == "arrive":
+        if threads is None:
+            raise form.refuse("bar.arrive says how many threads are waited for")
+        return lambda m: arrive(m, number, threads(m))
+    return lambda m: wait(m, number, None if threads is None else threads(m))
+
+
+VOTES: dict[str, Callable[[Array, Array], Array]] = {
+    "popc": lambda block, said: np.bincount(block, said),
+    "and": lambda block, said: np.bincount(block, ~said) == 0,
+    "or": lambda block, said: np.bincount(block, said) > 0,
+}
+"""By the name of a vote: what comes out for each block, of the block and the word of each lane."""
+
+
+def barrier_with_votes(form: Form) -> Step:
+    """
+    ``bar.red``: a barrier, at which each thread says yes or no; behind it all know how many said
+    yes, whether all did, or whether any did. Read as two instructions: threads that have passed
+    stand at the second one together.
+    """
+    name = form.choice(*VOTES)
+    form.flag("aligned")
+    kind = form.kind("u32" if name == "popc" else "pred")
+    form.expect(3, 4)
+    said, votes = form.read(len(form.operands) - 1, "pred"), form.kernel.votes
+    number = form.whole(1)
+    if not 0 <= number < 16:
+        raise form.refuse("a block has barriers 0 to 15")
+    if form.flag(RESULT):
+        return result_of_votes(form, name, kind)
+    threads = form.read(2, "u32") if len(form.operands) == 4 else None
+
+    def run(m: "Machine") -> int | None:
+        m.put(votes, m.full(said(m)))
+        return wait(m, number, None if threads is None else threads(m))
+
+    return run
+
+
+def result_of_votes(form: Form, name: str, kind: Kind) -> Step:
+    put, votes, count = form.write(0, kind), form.kernel.votes, VOTES[name]
+
+    def run(m: "Machine") -> None:
+        lanes = m.active()
+        lanes = lanes[m.alive[lanes]]
+        said, block = m.full(m.registers[votes])[lanes], m.block[lanes]
+        of = count(block, said)
+        found = np.zeros(len(m.blocks), kind.dtype)
+        found[: len(of)] = of
+        put(m, found[m.block])
+
+    return run
 
 
 def warp_barrier(form: Form) -> Step:
@@ -116,19 +205,21 @@ def warp_barrier(form: Form) -> Step:
 @instruction("fence", "membar")
 def fence(form: Form) -> Step:
     """
-    ``fence.proxy.async`` shows the asynchronous proxy what was written to shared memory.
-
-    Other fences order memory between threads, which the machine does not model: it executes in one
-    order, and they change nothing.
+    ``fence.proxy.async`` shows the asynchronous proxy what was written to shared memory; other
+    fences make releases of relaxed writes behind them, and acquires of relaxed reads before.
     """
-    form.expect(0)
     if form.flag("proxy"):
+        if form.flag("tensormap::generic"):
+            return acquire_map(form)
+        form.expect(0)
         form.choice("async", "async.shared::cta")
         form.choice("shared::cta", "global", default="")
         return fence_shared
-    form.choice("cta", "gpu", "gl", "sys", "cluster")
+    form.expect(0)
+    form.flag("mbarrier_init")
+    for_block = form.choice("cta", "gpu", "gl", "sys", "cluster") in ("cta", "cluster")
     form.choice("acq_rel", "sc", "acquire", "release", default="")
-    return nothing
+    return lambda m: m.fence(for_block)
 
 
 def fence_shared(m: "Machine") -> None:
@@ -141,7 +232,25 @@ def nothing(m: "Machine") -> None:
     """Changes no result."""
 
 
-@instruction("nanosleep", "prefetch", "prefetchu", "setmaxnreg", "griddepcontrol", "pmevent")
+@instruction("setmaxnreg")
+def give_registers(form: Form) -> Step:
+    """How many registers the threads of four warps have from now on: 24 to 256, in eights."""
+    form.choice("inc", "dec")
+    form.choice("sync")
+    form.choice("aligned")
+    form.kind("u32")
+    form.expect(1)
+    count = form.whole(0)
+    if count % 8 or not 24 <= count <= 256:
+        raise form.refuse("registers are 24 to 256, in eights")
+
+    def run(m: "Machine") -> None:
+        m.whole_warps("setmaxnreg")
+
+    return run
+
+
+@instruction("nanosleep", "prefetch", "prefetchu", "griddepcontrol", "pmevent")
 def hint(form: Form) -> Step:
     """Of speed alone."""
     form.modifiers.clear()

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
+from attnverify.ptx.instructions.eighths import PAIRS, convert_eighths
 from attnverify.ptx.instructions.floats import ROUNDINGS, halves_of, saturate
 from attnverify.ptx.kinds import BITS, KINDS, Array, Kind
 from attnverify.ptx.numbers.exact import odd_sum
 from attnverify.ptx.numbers.formats import FORMATS, flush, narrow, rounded
-from attnverify.ptx.storage.device import LOCAL_WINDOW, SHARED_WINDOW
+from attnverify.ptx.storage.device import LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW
 from attnverify.ptx.text.operands import Vector
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 
@@ -88,12 +89,17 @@ def convert_address(form: Form) -> Step:
     """Between addresses of one space and generic ones, among which each space has a window."""
     form.expect(2)
     back = form.flag("to")
-    space = form.choice("global", "shared", "shared::cta", "local", "const")
+    space = form.choice("global", "shared", "shared::cta", "local", "const", "param")
     kind = form.kind("u32", "u64")
     if kind.size == 4:
         raise form.refuse("generic addresses of 32 bits")
     window = np.uint64(
-        {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0)
+        {
+            "shared": SHARED_WINDOW,
+            "shared::cta": SHARED_WINDOW,
+            "local": LOCAL_WINDOW,
+            "param": PARAMETER_WINDOW,
+        }.get(space, 0)
     )
     read = form.read(1, kind)
     if window == 0:
@@ -107,7 +113,7 @@ def is_of_space(form: Form) -> Step:
     form.expect(2)
     space = form.choice("global", "shared", "shared::cta", "local", "const")
     low, high = {
-        "local": (LOCAL_WINDOW, 2 * LOCAL_WINDOW),
+        "local": (LOCAL_WINDOW, PARAMETER_WINDOW),
         "global": (0, SHARED_WINDOW),
         "const": (0, 0),
     }.get(space, (SHARED_WINDOW, LOCAL_WINDOW))
@@ -118,6 +124,8 @@ def is_of_space(form: Form) -> Step:
 
 @instruction("cvt")
 def convert(form: Form) -> Step:
+    if any(name in PAIRS for name in form.modifiers):
+        return convert_eighths(form)
     modes = Conversion(form)
     to, of = form.kind(*WHOLE, *FLOATS, "f16x2", "bf16x2", "tf32"), form.kind(*WHOLE, *FLOATS)
     if to.packed == 2:

@@ -15,7 +15,7 @@ from attnverify.ptx.numbers.exact import directed_sum, fused, fused_f32, fused_f
 from attnverify.ptx.numbers.formats import F32, FORMATS, flush, narrow, rounded, widen
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = ["FLOATING", "ROUNDINGS", "Modes", "float_arithmetic", "halved", "halves_of", "saturate"]
 

@@ -8,18 +8,28 @@ import numpy as np
 from attnverify.ptx.decode import Form, Read, Step, Write, instruction
 from attnverify.ptx.kinds import BITS, KINDS, Array, Kind
 from attnverify.ptx.storage.access import WIDE, load, store
-from attnverify.ptx.storage.asynchronous import arrive, copy
+from attnverify.ptx.storage.order import Strength
 from attnverify.ptx.text.operands import Address, Register, Symbol
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
-__all__ = ["memory_space", "skip_hints"]
+__all__ = ["memory_space", "skip_hints", "strength"]
 
 SPACES = ("global", "shared", "shared::cta", "local", "param", "const")
-UNWATCHED = ("volatile", "relaxed", "acquire", "release", "mmio")
+ORDERS = {
+    "volatile": ("now", "fence"),
+    "relaxed": ("fence", "fence"),
+    "mmio": ("fence", "fence"),
+    "acquire": ("now", "fence"),
+    "release": ("fence", "now"),
+    "acq_rel": ("now", "now"),
+    "weak": ("", ""),
+}
+"""Whether an access acquires, and releases, by itself or with a fence."""
+
 SCOPES = ("cta", "cluster", "gpu", "sys")
-CACHES = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak")
+CACHES = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc")
 KINDS_OF_DATA = [f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)] + [
     "f16",
     "bf16",
@@ -45,6 +55,13 @@ def skip_hints(form: Form) -> bool:
     return form.flag("L2::cache_hint")
 
 
+def strength(form: Form, default: str) -> Strength:
+    """How an access orders others."""
+    acquires, releases = ORDERS[form.choice(*ORDERS, default=default)]
+    scope = form.choice(*SCOPES, default="gpu")
+    return Strength(acquires, releases, scope in ("cta", "cluster"))
+
+
 class Access:
     """
     What a load and a store have in common: the space, the type, how many numbers, and whether races
@@ -55,8 +72,8 @@ class Access:
         self.hinted = skip_hints(form)
         while form.flag(*CACHES):
             pass
-        self.plain = not form.flag(*UNWATCHED)
-        form.flag(*SCOPES)
+        how = strength(form, "weak")
+        self.how = how if how.acquires else None
         self.space = memory_space(form)
         self.count = int(form.choice("v2", "v4", "v8", default="v1")[1:])
         self.kind = form.kind(*KINDS_OF_DATA)
@@ -76,11 +93,13 @@ def load_registers(form: Form) -> Step:
     if access.space == "param":
         return load_parameter(form, access)
     address, space, size, part = form.address(1), access.space, access.size, BITS[access.kind.size]
+    polls = form.polls(access.how is not None)
 
     def run(m: "Machine") -> None:
+        m.polls += polls
         lanes = m.active()
         found = (
-            load(m, space, m.full(address(m))[lanes], lanes, size, access.plain)
+            load(m, space, m.full(address(m))[lanes], lanes, size, access.how)
             .view(part)
             .reshape(len(lanes), -1)
         )
@@ -146,10 +165,10 @@ def store_registers(form: Form) -> Step:
     if len(items) != access.count or space == "param":
         raise form.refuse(f"wanted {access.count} values, and no parameter")
     bits = KINDS[f"b{8 * kind.size}"]
-    reads, address, plain = (
+    reads, address, how = (
         [stored(form, item, kind, bits) for item in items],
         form.address(0),
-        access.plain,
+        access.how,
     )
 
     def run(m: "Machine") -> None:
@@ -165,7 +184,7 @@ def store_registers(form: Form) -> Step:
             lanes,
             size,
             values.view(WIDE[size]).reshape(-1),
-            plain,
+            how,
         )
 
     return run
@@ -177,66 +196,3 @@ def stored(form: Form, item: object, kind: Kind, bits: Kind) -> Read:
         return form.reading(item, bits, wider=True)
     read = form.reading(item, kind)  # type: ignore[arg-type]
     return lambda m: read(m).view(bits.dtype)
-
-
-# asynchronous copies
-
-
-@instruction("cp")
-def copy_asynchronously(form: Form) -> Step:
-    form.choice("async")
-    if form.flag("commit_group"):
-        form.expect(0)
-        return commit
-    if form.flag("wait_group"):
-        form.expect(1)
-        pending = form.whole(0)
-        return lambda m: arrive(m, pending)
-    if form.flag("wait_all"):
-        form.expect(0)
-        return lambda m: arrive(m, None)
-    return start_copy(form)
-
-
-def commit(m: "Machine") -> None:
-    m.copies.committed[m.active()] += 1
-
-
-def start_copy(form: Form) -> Step:
-    """
-    4, 8 or 16 bytes, of which those beyond a third number are zeros; they arrive when they are
-    waited for.
-    """
-    cache = form.choice("ca", "cg")
-    form.choice("shared", "shared::cta")
-    form.choice("global")
-    hinted = skip_hints(form)
-    size = form.whole(2)
-    if size not in ((4, 8, 16) if cache == "ca" else (16,)):
-        raise form.refuse("copies have 4, 8 or 16 bytes, those of .cg 16")
-    operands = len(form.operands) - hinted
-    if operands not in (3, 4):
-        raise form.refuse("wanted 3 or 4 operands")
-    form.kernel.touches("shared", size)
-    form.kernel.touches("global", size)
-    to, of, real = (
-        form.address(0),
-        form.address(1),
-        bytes_copied(form, size) if operands == 4 else None,
-    )
-
-    def run(m: "Machine") -> None:
-        lanes = m.active()
-        counts = None if real is None else m.full(real(m))[lanes]
-        copy(m, m.full(to(m))[lanes], m.full(of(m))[lanes], lanes, size, counts)
-
-    return run
-
-
-def bytes_copied(form: Form, size: int) -> Read:
-    """The fourth operand: so many bytes, or a predicate that says that none are."""
-    operand = form.operand(3)
-    if isinstance(operand, Register) and operand.size == 0:
-        ignored = form.read(3, "pred")
-        return lambda m: np.where(ignored(m), 0, size)
-    return form.read(3, "u32")

@@ -11,7 +11,7 @@ from attnverify.ptx.numbers.errors import step
 from attnverify.ptx.numbers.formats import F32, flush, rounded
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = ["directed_quotient", "divide_floats"]
 

@@ -10,7 +10,7 @@ from attnverify.ptx.kinds import Array
 from attnverify.ptx.text.operands import Operand, Pair, Sink
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__: list[str] = []
 

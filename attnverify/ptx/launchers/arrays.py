@@ -4,6 +4,9 @@ machine's device and brought back.
 """
 
 import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,24 @@ from attnverify.ptx.storage.device import Allocation, Memory
 __all__ = ["HostArrays", "bytes_at"]
 
 
+WRITTEN: list[Callable[[int, int], Array | None]] = []
+"""
+Those who know which of so many bytes from an address on were written: a view, that is written to;
+None where all count as written.
+"""
+
+
+def written_in(start: int, size: int) -> Array | None:
+    found = (know(start, size) for know in WRITTEN)
+    return next((written for written in found if written is not None), None)
+
+
 class HostArrays:
     """Stretches of host memory, each placed once however many arguments point into it."""
 
     def __init__(self) -> None:
         self.memory = Memory()
+        self.memory.find_outside = self.find
         self.placed: list[tuple[int, Array, Allocation]] = []
 
     def place(self, start: int, size: int, label: str) -> None:
@@ -26,8 +42,33 @@ class HostArrays:
         if size and not any(
             at <= start and start + size <= at + len(bytes_) for at, bytes_, _ in self.placed
         ):
-            bytes_ = bytes_at(start, size)
-            self.placed.append((start, bytes_, self.memory.place(bytes_, label)))
+            bytes_, written = bytes_at(start, size), written_in(start, size)
+            made = self.memory.place(bytes_, label, written is None)
+            if written is not None and made.written is not None:
+                made.written[made.low : made.high] = written
+            self.placed.append((start, bytes_, made))
+
+    def find(self, pointer: int) -> tuple[Allocation, int] | None:
+        """Find the array in which a pointer lies that a kernel has read from memory; place it."""
+        self.place_holding(pointer)
+        for start, bytes_, allocation in self.placed:
+            if start <= pointer < start + len(bytes_):
+                return allocation, start
+        return None
+
+    def place_holding(self, pointer: int) -> None:
+        for start, size, label in find_living():
+            if start <= pointer < start + size:
+                for first, end in self.gaps(start, start + size):
+                    self.place(first, end - first, label)
+
+    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What of a stretch is not placed yet."""
+        for at, bytes_, _ in sorted(self.placed, key=lambda each: each[0]):
+            if at < end and start < at + len(bytes_):
+                rest = self.gaps(at + len(bytes_), end) if at + len(bytes_) < end else []
+                return [(start, at), *rest] if start < at else rest
+        return [(start, end)]
 
     def address(self, pointer: int) -> int:
         """
@@ -42,9 +83,27 @@ class HostArrays:
 
     def bring_back(self) -> None:
         """Copy back what the kernel wrote."""
-        for _, bytes_, allocation in self.placed:
+        for start, bytes_, allocation in self.placed:
             if allocation.touched:
                 bytes_[:] = allocation.contents
+            if allocation.touched and allocation.written is not None:
+                written = written_in(start, len(bytes_))
+                if written is not None:
+                    written |= allocation.written[allocation.low : allocation.high]
+
+
+def find_living() -> Iterator[tuple[int, int, str]]:
+    """List the bytes of PyTorch's tensors: address, size, and what they are."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    gc.unfreeze()  # what is frozen is not listed
+    living = [x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter)]
+    gc.freeze()
+    for tensor in living:
+        if tensor.layout is torch.strided and tensor.is_cpu:
+            storage = tensor.untyped_storage()
+            yield storage.data_ptr(), storage.nbytes(), f"a tensor {list(tensor.shape)}"
 
 
 def bytes_at(start: int, size: int) -> Array:

@@ -8,6 +8,7 @@ CUDA C++ to PTX by NVRTC, which needs no GPU; what was compiled once is kept on 
 import ctypes
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -15,12 +16,57 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.ptx.kernel import Module
-from attnverify.ptx.launchers.wheels import find_files
+from attnverify.ptx.wheels import find_files
 
 __all__ = ["Compiled", "compile_source", "compile_text", "include_folders"]
 
+ASSERT = """#pragma once
+#undef assert
+#define assert(condition) ((condition) ? (void)0 : __trap())
+"""
+WHOLE_NUMBERS = """#pragma once
+#include <cuda/std/cstdint>
+using namespace cuda::std;
+"""
+
+NUMERIC_LIMITS = """#pragma once
+#include <cuda/std/limits>
+namespace std { using cuda::std::numeric_limits; }
+"""
+
 LIBRARIES = ("nvidia/cu13/lib/libnvrtc.so.*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*")
-HEADERS = ("nvidia/*/include", "triton/backends/nvidia/include")
+HEADERS = (
+    *("nvidia/*/include", "nvidia/*/include/cccl", "triton/backends/nvidia/include"),
+    "cupy/_core/include/cupy/_cccl/libcudacxx",
+)
+"""Where packages have the headers of CUDA, and the standard library of its C++ (CCCL)."""
+
+EMPTY = ("stdio.h", "cstdio", "stdlib.h", "cstdlib", "iostream")
+MATH = """#pragma once
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#define M_PI 3.14159265358979323846
+"""
+LIMITS = "".join(f"#define {name} {value}\n" for name, value in {
+    "CHAR_BIT": "8", "SCHAR_MAX": "127", "UCHAR_MAX": "255", "SHRT_MAX": "32767",
+    "INT_MAX": "2147483647", "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U",
+    "LLONG_MAX": "9223372036854775807LL", "LLONG_MIN": "(-LLONG_MAX - 1)",
+    "ULLONG_MAX": "18446744073709551615ULL", "LONG_MAX": "9223372036854775807L",
+    "FLT_MAX": "3.402823466e+38F", "FLT_MIN": "1.175494351e-38F",
+    "FLT_EPSILON": "1.192092896e-07F", "DBL_MAX": "1.7976931348623158e+308",
+    "DBL_MIN": "2.2250738585072014e-308", "DBL_EPSILON": "2.2204460492503131e-16",
+}.items())  # fmt: skip
+LIMITS = f"#pragma once\n{LIMITS}"
+
+OWN = {
+    **dict.fromkeys(EMPTY, ""),
+    **dict.fromkeys(("math.h", "cmath"), MATH),
+    **dict.fromkeys(("float.h", "limits.h", "cfloat", "climits"), LIMITS),
+    **dict.fromkeys(("assert.h", "cassert"), ASSERT),
+    "limits": NUMERIC_LIMITS,
+    **dict.fromkeys(("stdint.h", "cstdint"), WHOLE_NUMBERS),
+}
+"""Headers of the host that device code includes: what they are for, NVRTC has without them."""
 
 
 class Compiled(Module):
@@ -108,7 +154,8 @@ def library() -> Any:
 def include_folders() -> tuple[str, ...]:
     """Headers of CUDA that other packages brought along."""
     toolkit = os.environ.get("CUDA_PATH")
-    folders = [*find_files(*HEADERS), *([Path(toolkit) / "include"] if toolkit else [])]
+    given = Path(toolkit) / "include" if toolkit else None
+    folders = [*find_files(*HEADERS), *([given, given / "cccl"] if given else [])]
     return tuple(str(folder) for folder in folders if folder.is_dir())
 
 
@@ -121,18 +168,29 @@ def version() -> tuple[int, int]:
 
 def compile_now(source: str, options: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
     nvrtc, program = library(), ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    own = (OWN.values(), OWN)
+    texts, files = ((ctypes.c_char_p * len(OWN))(*(x.encode() for x in each)) for each in own)
+    nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), b"kernel.cu", len(OWN), texts, files
+    )
     try:
         for name in names:
             nvrtc.nvrtcAddNameExpression(program, name.encode())
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), given):
             raise ValueError(
-                f"source: NVRTC does not compile it:\n{text_of(program, 'ProgramLog')}"
+                f"source: NVRTC does not compile it:\n{errors_of(text_of(program, 'ProgramLog'))}"
             )
         return text_of(program, "PTX"), [lowered(program, name) for name in names]
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def errors_of(log: str) -> str:
+    """What a compiler says, without its warnings where there are errors."""
+    told = re.split(r"\n\n+", log)
+    errors = [each for each in told if " error" in each.partition("\n")[0]]
+    return "\n\n".join(errors) or log
 
 
 def text_of(program: ctypes.c_void_p, what: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["pretended_cuda"]
 
@@ -43,8 +44,16 @@ class OnHost(TorchFunctionMode):
             return True
         if function == torch.Tensor.device.__get__:
             return DEVICE
-        if function is torch.Tensor.cuda:
+        if function is torch.Tensor.pin_memory:
+            PINNED[args[0]] = True
+        if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
+        if function is torch.Tensor.is_pinned:
+            return args[0] in PINNED
+        if function is torch.Tensor.get_device:
+            return 0
+        if function == torch.Tensor.__cuda_array_interface__.__get__:
+            return interface(args[0])
         given = {
             name: HOST if is_device(x) else x
             for name, x in (kwargs or {}).items()
@@ -52,7 +61,44 @@ class OnHost(TorchFunctionMode):
         }
         if isinstance(given.get("device"), int):
             given["device"] = HOST
-        return function(*(HOST if is_device(x) else x for x in args), **given)
+        made = function(*(HOST if is_device(x) else x for x in args), **given)
+        if (kwargs or {}).get("pin_memory") and isinstance(made, torch.Tensor):
+            PINNED[made] = True
+        return made
+
+
+PINNED = WeakIdKeyDictionary()
+"""Tensors that were asked for, or made to be, in memory that stays where it is."""
+
+
+def interface(x: torch.Tensor) -> dict[str, Any]:
+    """What other libraries ask of an array on a GPU: version 2 of the CUDA array interface."""
+    if x.requires_grad:
+        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")
+    told = x.detach().numpy().__array_interface__
+    strides = None if x.is_contiguous() else tuple(n * x.element_size() for n in x.stride())
+    return {**{name: told[name] for name in ("typestr", "shape")}, "strides": strides,
+            "data": (x.data_ptr(), False), "version": 2}  # fmt: skip
+
+
+class Generator(torch.Generator):
+    """A generator of "cuda": its numbers are those of the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> "Generator":
+        host = HOST if is_device(device) else device
+        return super().__new__(cls, host)  # type: ignore[call-arg]
+
+
+def autocast_on_host(init: Callable[..., None]) -> Callable[..., None]:
+    """Return ``autocast.__init__`` for which "cuda" is the CPU; its usual type stays float16."""
+
+    @wraps(init)
+    def begin(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.float16
+        init(self, device_type, dtype, *args, **kwargs)
+
+    return begin
 
 
 PRETENDED: ContextVar[bool] = ContextVar("PRETENDED", default=False)
@@ -138,6 +184,8 @@ def answers(target: int) -> dict[str, Any]:
     )
     return {
         "is_available": lambda: True,
+        "mem_get_info": lambda device=None: (80 << 30, 80 << 30),
+        **{name: lambda device=None: 0 for name in COUNTS},
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
@@ -156,6 +204,8 @@ def answers(target: int) -> dict[str, Any]:
         **{name: ignored() for name in IGNORED},
     }
 
+
+COUNTS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 IGNORED = (
     "synchronize",
@@ -188,6 +238,11 @@ def pretended_cuda(target: int = 90) -> Iterator[None]:
         if not PRETENDED.get()
     ]
     if not PRETENDED.get():
+        cast = torch.amp.autocast_mode.autocast
+        instead += [
+            (torch, "Generator", Generator),
+            (cast, "__init__", autocast_on_host(cast.__init__)),
+        ]
         backward = torch.autograd.function.BackwardCFunction
         instead.append((backward, "apply", on_host(backward.apply)))
     before = [(module, name, getattr(module, name)) for module, name, _ in instead]

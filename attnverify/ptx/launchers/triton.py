@@ -11,10 +11,12 @@ very launch parameters.
 those that do not fit the GPU are passed over, as on a GPU.
 """
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -29,8 +31,10 @@ from triton.runtime.cache import get_cache_manager
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kernel import Kernel, Module, load
+from attnverify.ptx.launchers.allocations import extent_of
 from attnverify.ptx.launchers.arrays import HostArrays
 from attnverify.ptx.launchers.autotune import Policy, check_policy, tuned
+from attnverify.ptx.storage.bulk import maps
 
 __all__ = ["Driver", "Launch", "on_machine"]
 
@@ -85,6 +89,7 @@ class Driver(DriverBase):  # type: ignore[misc]
     settings: dict[str, Any] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     compiling: bool = False
+    views: bool = False
 
     def __post_init__(self) -> None:
         if self.target not in SHARED:
@@ -141,8 +146,6 @@ class Driver(DriverBase):  # type: ignore[misc]
         """There is none."""
 
 
-TMA = "copies by tensor descriptors (TMA) of sm_90; compile it for sm_80, which has none"
-
 MODULES: dict[str, Module] = {}
 """By the key of Triton's cache."""
 
@@ -156,6 +159,8 @@ class Launcher:
     def __init__(self, source: Any, metadata: Any) -> None:
         self.metadata = metadata
         self.kinds, self.names = list(source.signature.values()), list(source.signature)
+        function = getattr(source, "fn", None)  # none of a kernel that is given as IR
+        self.file = "" if function is None else function.fn.__code__.co_filename
 
     def __call__(
         self,
@@ -175,10 +180,15 @@ class Launcher:
             return
         started = time.perf_counter()
         kernel, arrays = self.kernel(), HostArrays()
-        pairs = list(flatten_arguments(arguments, self.kinds, self.names))
-        for value, kind, name in pairs:
-            if kind.startswith("*"):
-                place(value, arrays, name)
+        wanted = iter(getattr(self.metadata, "tensordesc_meta", None) or ())
+        pairs = list(flatten_arguments(arguments, self.kinds, self.names, wanted))
+        pointers = [
+            (value.base if isinstance(value, Mapped) else value, name)
+            for value, kind, name in pairs
+            if kind.startswith("*")
+        ]
+        for start, size, name in stretches(pointers, driver.views):
+            arrays.place(start, size, name)
         given = [as_parameter(value, kind, arrays) for value, kind, _ in pairs]
         given += self.scratch(x * y * z, len(kernel.parameters) - len(given), arrays)
         threads = 32 * self.metadata.num_warps
@@ -207,26 +217,78 @@ class Launcher:
             if path is None:
                 raise NotUnderstood(f"{name}: Triton's cache holds no PTX of it")
             with open(path) as file:
-                text = file.read()
-            if "cp.async.bulk.tensor" in text:
-                raise NotUnderstood(f"{name}: {TMA}")
+                text = name_own_file(file.read(), self.file)
             MODULES[key] = load(text)
         return MODULES[key][name]
 
 
+def name_own_file(text: str, own: str) -> str:
+    """
+    Name the file of a kernel as it is called now: Triton's cache remembers where it lay when it was
+    compiled, and knows a kernel again by its text alone.
+    """
+
+    def renamed(found: re.Match[str]) -> str:
+        moved = Path(found[2]).name == Path(own).name and not Path(found[2]).exists()
+        return f'{found[1]}"{own}"' if moved else found[0]
+
+    return re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"', renamed, text, flags=re.MULTILINE)
+
+
 def flatten_arguments(
-    values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]
+    values: Sequence[Any],
+    kinds: Sequence[Any],
+    names: Sequence[str],
+    wanted: Iterator[Mapping[str, Any]],
 ) -> Iterator[tuple[Any, str, str]]:
     """Arguments, types and names in a row, without what the compiler knows already."""
     for value, kind, name in zip(values, kinds, names, strict=True):
         if isinstance(kind, tuple):
             yield from flatten_arguments(
-                tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))]
+                tuple(value), kind, [f"{name}[{place}]" for place in range(len(kind))], wanted
             )
         elif kind.startswith("tensordesc"):
-            yield from flatten_descriptor(value, kind, name)
+            of = next(wanted, None)
+            yield from (
+                flatten_map(value, of, name) if of else flatten_descriptor(value, kind, name)
+            )
         elif kind != "constexpr":
             yield value, kind, name
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A descriptor of a tensor, and how the compiler wants its boxes in shared memory."""
+
+    base: torch.Tensor
+    of: Any
+    wanted: Mapping[str, Any]
+
+    def encoded(self, address: int) -> bytes:
+        """The tensor map of what lies at an address of the device."""
+        size, lengths, box = (
+            self.wanted["elem_size"], list(self.of.shape), self.wanted["block_size"]
+        )  # fmt: skip
+        if self.wanted["fp4_padded"]:
+            raise NotUnderstood("a tensor map of 4-bit numbers")
+        return maps.encoded(
+            global_address=address,
+            rank=len(lengths) - 1,
+            global_dim=lengths[::-1],
+            global_stride=[size * n for n in list(self.of.strides)[-2::-1]],
+            box_dim=list(box)[::-1],
+            element_stride=[1] * len(lengths),
+            elemtype=self.wanted["elem_type"],
+            swizzle_mode=self.wanted["swizzle"],
+            fill_mode=int(self.of.padding == "nan"),
+        )
+
+
+def flatten_map(value: Any, wanted: Mapping[str, Any], name: str) -> Iterator[tuple[Any, str, str]]:
+    """A descriptor as a GPU with TMA is given it: a tensor map, and lengths and strides."""
+    yield Mapped(value.base, value, wanted), "*map", name
+    yield from ((size, "i32", name) for size in value.shape)
+    yield from ((size, "i64", name) for size in value.strides)
 
 
 def flatten_descriptor(value: Any, kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
@@ -243,12 +305,23 @@ def flatten_descriptor(value: Any, kind: str, name: str) -> Iterator[tuple[Any, 
     yield from ((size, "i32" if at < lengths else "i64", name) for at, size in enumerate(sizes))
 
 
-def place(value: Any, arrays: HostArrays, name: str) -> None:
-    """Place the whole storage of a tensor: on a GPU, that is what was allocated."""
-    tensor = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
-    if isinstance(tensor, torch.Tensor):
-        storage = tensor.untyped_storage()
-        arrays.place(storage.data_ptr(), storage.nbytes(), name)
+def stretches(pointers: list[tuple[Any, str]], views: bool) -> list[tuple[int, int, str]]:
+    """
+    Address, bytes and name of what a kernel may touch: the whole storages of its tensors, as a GPU
+    has it, or with ``views`` what lies between the first and the last byte of those that it is
+    given of one storage.
+    """
+    found: dict[int, tuple[int, int, str]] = {}
+    for value, name in pointers:
+        x = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
+        if isinstance(x, torch.Tensor):
+            storage = x.untyped_storage()
+            start, all_ = storage.data_ptr(), storage.nbytes()
+            first, end = extent_of(x) if views else (start, start + all_)
+            low, high, known = found.get(start, (first, end, name))
+            first, end = min(first, low), max(end, high)
+            found[start] = first, end, known
+    return [(first, end - first, name) for first, end, name in found.values()]
 
 
 HALVES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -256,6 +329,8 @@ HALVES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 def as_parameter(value: Any, kind: str, arrays: HostArrays) -> Any:
     """A number, or the address of a tensor on the device."""
+    if isinstance(value, Mapped):
+        return value.encoded(arrays.address(value.base.data_ptr()))
     if kind.startswith("*"):
         pointer = 0 if value is None else value if isinstance(value, int) else value.data_ptr()
         return np.uint64(arrays.address(pointer))
@@ -265,17 +340,21 @@ def as_parameter(value: Any, kind: str, arrays: HostArrays) -> Any:
 
 
 @contextmanager
-def on_machine(target: int = 90, autotune: Policy = "first", **settings: Any) -> Iterator[Driver]:
+def on_machine(
+    target: int = 90, autotune: Policy = "first", views: bool = False, **settings: Any
+) -> Iterator[Driver]:
     """
     Triton's kernels run on the machine, compiled for ``target`` (sm_90a is 90).
 
     ``settings`` are those of :meth:`attnverify.ptx.Kernel.launch`: seed, latitude, races; Triton's
     compiler leaves some fences of registers to the assembler, so that ``register_fences`` is False
     here. ptxas does not run, and Triton's cache keeps what was compiled so apart from what a GPU is
-    given. Nothing stays behind.
+    given. With ``views`` a kernel may touch no more of a storage than the tensors that it is given.
+    Nothing stays behind.
     """
     check_policy(autotune)
-    driver = Driver(target, {"register_fences": False} | settings)
+    usual = {"register_fences": False, "replicated": True}
+    driver = Driver(target, usual | settings, views=views)
     config = triton.runtime.driver
     active = config._active
     instead = [

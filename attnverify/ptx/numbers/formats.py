@@ -10,6 +10,7 @@ from attnverify.ptx.kinds import Array
 
 __all__ = [
     "BF16",
+    "EIGHTHS",
     "F16",
     "F32",
     "FORMATS",
@@ -18,6 +19,7 @@ __all__ = [
     "Format",
     "flush",
     "narrow",
+    "narrow_to_eight_bits",
     "rounded",
     "widen",
 ]
@@ -46,7 +48,9 @@ class Format:
 
 F32, F16 = Format(24, -126, 127), Format(11, -14, 15)
 BF16, TF32 = Format(8, -126, 127), Format(11, -126, 127)
+E4M3, E5M2, E8M13 = Format(4, -6, 8), Format(3, -14, 15), Format(14, -126, 127)
 FORMATS = {"f32": F32, "f16": F16, "bf16": BF16, "tf32": TF32}
+FORMATS |= {"e4m3": E4M3, "e5m2": E5M2, "e8m13": E8M13}
 
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF}
 """The NaN that an instruction gives."""
@@ -92,7 +96,40 @@ def widen(bits: Array, kind: str) -> Array:
         return bits.view(np.float16).astype(np.float32)
     if kind == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if kind in EIGHTHS:
+        return EIGHTHS[kind][bits]
     return bits.view(np.float32)
+
+
+def numbers_of_eight_bits(kind: str) -> Array:
+    """
+    [256] float32 of all bytes. E4M3 has no infinities: the one pattern above 448 is NaN; E5M2 is
+    the upper half of a float16.
+    """
+    bits = np.arange(256, dtype=np.uint16)
+    if kind == "e5m2":
+        return (bits << np.uint16(8)).view(np.float16).astype(np.float32)
+    digits, exponent = bits & 7, (bits >> 3 & 15).astype(np.int32)
+    size = np.ldexp(
+        (digits + np.where(exponent > 0, 8, 0)).astype(np.float32), np.maximum(exponent, 1) - 10
+    )
+    size[bits & 127 == 127] = np.nan
+    return np.where(bits > 127, -size, size).astype(np.float32)
+
+
+EIGHTHS = {kind: numbers_of_eight_bits(kind) for kind in ("e4m3", "e5m2")}
+
+
+def narrow_to_eight_bits(x: Array, kind: str) -> Array:
+    """
+    Give the bytes of float32 numbers, rounded to nearest even and held within the largest number;
+    NaN is 127.
+    """
+    finite = EIGHTHS[kind][:128][np.isfinite(EIGHTHS[kind][:128])]
+    held = np.clip(np.where(np.isnan(x), 0, x), -finite[-1], finite[-1])
+    size = np.abs(rounded(held.astype(np.float64), FORMATS[kind]))
+    found = np.searchsorted(finite, size).astype(np.uint8) | np.signbit(held).astype(np.uint8) << 7
+    return np.where(np.isnan(x), np.uint8(127), found).astype(np.uint8)
 
 
 def narrow(x: Array, kind: str, mode: str = "rn") -> Array:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnverify.ptx.kinds import Array
-from attnverify.ptx.storage.device import LOCAL_WINDOW, SHARED_WINDOW
+from attnverify.ptx.storage.device import (
+    LOCAL_WINDOW,
+    PARAMETER_WINDOW,
+    SHARED_WINDOW,
+    Allocation,
+)
+from attnverify.ptx.storage.order import Strength
 from attnverify.ptx.storage.reach import (
     FREE,
     FREE_WRITE,
@@ -21,13 +27,14 @@ from attnverify.ptx.storage.reach import (
     check_shared,
     in_local,
     in_shared,
+    note_local,
     reach,
     some,
     touch_device,
 )
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = ["WIDE", "load", "store", "updated"]
 
@@ -47,8 +54,9 @@ def group_by_space(
     found = []
     windows = (
         ("shared", SHARED_WINDOW, LOCAL_WINDOW),
-        ("local", LOCAL_WINDOW, LOCAL_WINDOW * 2),
+        ("local", LOCAL_WINDOW, PARAMETER_WINDOW),
         ("global", 0, SHARED_WINDOW),
+        ("param", PARAMETER_WINDOW, PARAMETER_WINDOW * 2),
     )
     for name, start, end in windows:
         here = (addresses >= start) & (addresses < end)
@@ -56,7 +64,7 @@ def group_by_space(
             return [(name, addresses - start, lanes)]
         if here.any():
             found.append((name, addresses[here] - start, lanes[here]))
-    strange = (addresses < 0) | (addresses >= LOCAL_WINDOW * 2)
+    strange = (addresses < 0) | (addresses >= PARAMETER_WINDOW * 2)
     if strange.any():
         at = int(np.flatnonzero(strange)[0])
         m.fail(
@@ -68,34 +76,59 @@ def group_by_space(
 
 
 def load(
-    m: "Machine", space: str, addresses: Array, lanes: Array, size: int, plain: bool = True
+    m: "Machine",
+    space: str,
+    addresses: Array,
+    lanes: Array,
+    size: int,
+    how: Strength | None = None,
 ) -> Array:
     """
-    What lanes read at their addresses; accesses that are not ``plain`` are made to race, and not
-    watched for it.
+    What lanes read at their addresses; accesses that say ``how`` they order others are made to
+    race, and not watched for it.
     """
     values = np.empty(len(lanes), WIDE[size])
     parts = group_by_space(m, space, addresses, lanes)
     for name, at, of in parts:
-        found = load_from(m, name, at, of, size, READ if plain else FREE)
+        found = load_from(m, name, at, of, size, how)
         if len(parts) == 1:
             return found
         values[np.searchsorted(lanes, of)] = found
     return values
 
 
-def load_from(m: "Machine", space: str, at: Array, lanes: Array, size: int, what: str) -> Array:
+def load_from(
+    m: "Machine", space: str, at: Array, lanes: Array, size: int, how: Strength | None
+) -> Array:
+    what = READ if how is None else FREE
     if space == "shared":
         offsets = in_shared(m, at, lanes, size)
+        m.note_traffic(space, at, lanes, size)
         check_shared(m, offsets, lanes, size, what)
         return m.shared.bytes.view(WIDE[size])[offsets // size]
     if space == "local":
-        return m.local.reshape(-1).view(WIDE[size])[in_local(m, at, lanes, size) // size]
+        offsets = in_local(m, at, lanes, size)
+        note_local(m, offsets, lanes, size, READ)
+        return m.local.reshape(-1).view(WIDE[size])[offsets // size]
+    if space == "param":
+        return load_parameters(m, at, lanes, size)
+    m.note_traffic("global", at, lanes, size)
     values = np.empty(len(at), WIDE[size])
     for array, offsets, where in reach(m, at, lanes, size):
         touch_device(m, array, offsets, some(lanes, where), size, what)
+        if how is not None:
+            m.note_watch(array, offsets, some(lanes, where))
+            if m.setup.races and m.order.published:
+                acquire(m, array, offsets, some(lanes, where), how)
         values[where] = array.typed(WIDE[size])[offsets // size]
     return values
+
+
+def load_parameters(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
+    """What lanes read of the parameters, at addresses that they took of them."""
+    if at.size and int(at.max()) + size > m.setup.parameters.size:
+        m.fail("out of bounds", "a parameter beyond the last", int(lanes[at.argmax()]))
+    return m.setup.parameters[at[:, None] + np.arange(size)].view(WIDE[size]).reshape(-1)
 
 
 def store(
@@ -105,21 +138,30 @@ def store(
     lanes: Array,
     size: int,
     values: Array,
-    plain: bool = True,
+    how: Strength | None = None,
 ) -> None:
     """Lanes write values at their addresses."""
+    plain = how is None
     what = WRITE if plain else FREE_WRITE
     for name, at, of in group_by_space(m, space, addresses, lanes):
         given = values if len(of) == len(lanes) else values[np.searchsorted(lanes, of)]
+        if name == "param":
+            m.fail("out of bounds", "a parameter is written, and none may be", int(of[0]))
+        if name != "local":
+            m.note_traffic(name, at, of, size)
         if name == "shared":
             offsets = in_shared(m, at, of, size)
             check_shared(m, offsets, of, size, what)
             write(m, m.shared.bytes.view(WIDE[size]), offsets, of, size, given, plain)
         elif name == "local":
-            m.local.reshape(-1).view(WIDE[size])[in_local(m, at, of, size) // size] = given
+            offsets = in_local(m, at, of, size)
+            note_local(m, offsets, of, size, WRITE)
+            m.local.reshape(-1).view(WIDE[size])[offsets // size] = given
         else:
             for array, offsets, where in reach(m, at, of, size):
                 touch_device(m, array, offsets, some(of, where), size, what)
+                if how is not None:
+                    note_free_write(m, array, offsets, some(of, where), size, given[where], how)
                 write(
                     m, array.typed(WIDE[size]), offsets, some(of, where), size, given[where], plain
                 )
@@ -161,6 +203,45 @@ def find_shared_by_warps(places: Array, lanes: Array) -> Array:
     return np.asarray(found[warps > 1])
 
 
+# what orders
+
+
+def by_warp(m: "Machine", offsets: Array, lanes: Array) -> list[tuple[int, int, int]]:
+    """The offset, block and warp of accesses: each once."""
+    of = np.stack([offsets, m.blocks[m.block[lanes]], m.warp[lanes]], 1)
+    return [(int(at), int(block), int(warp)) for at, block, warp in np.unique(of, axis=0)]
+
+
+def acquire(m: "Machine", array: Allocation, offsets: Array, lanes: Array, how: Strength) -> None:
+    for at, block, warp in by_warp(m, offsets, lanes):
+        m.order.read((array.start, at), block, warp, how)
+
+
+def release(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, how: Strength, update: bool
+) -> None:
+    if not m.setup.races or (m.order.quiet and how.releases != "now"):
+        return
+    for at, block, warp in by_warp(m, offsets, lanes):
+        m.order.write((array.start, at), block, warp, how, update)
+    m.of_grid = None
+
+
+def note_free_write(
+    m: "Machine",
+    array: Allocation,
+    offsets: Array,
+    lanes: Array,
+    size: int,
+    values: Array,
+    how: Strength,
+) -> None:
+    """A write that others may wait for: it publishes, and is remembered."""
+    before = array.typed(WIDE[size])[offsets // size]
+    m.note_change(array, offsets, lanes, before.tobytes() != values.tobytes())
+    release(m, array, offsets, lanes, how, False)
+
+
 # one thread after the other
 
 
@@ -172,6 +253,7 @@ def updated(
     part: np.dtype[Any],
     operands: list[Array],
     function: Callable[..., Array],
+    how: Strength = Strength(),  # noqa: B008
 ) -> Array:
     """
     Each lane replaces numbers [lanes count] in memory by a function of them and of its operands;
@@ -180,7 +262,8 @@ def updated(
     count = operands[0].shape[1]
     before = np.empty((len(lanes), count), part)
     for name, at, of in group_by_space(m, space, addresses, lanes):
-        chosen = np.searchsorted(lanes, of)
+        whole = len(of) == len(lanes)
+        chosen = np.arange(len(lanes)) if whole else np.searchsorted(lanes, of)
         given = [operand[chosen] for operand in operands]
         size = part.itemsize * count
         if name == "shared":
@@ -194,13 +277,44 @@ def updated(
             touch_device(m, array, offsets, some(of, where), size, UPDATE)
             mine = [operand[where] for operand in given]
             before[chosen[where]] = in_turns(
-                m, array.typed(part), offsets // part.itemsize, mine, function
+                m,
+                array.typed(part),
+                offsets // part.itemsize,
+                mine,
+                function,
+                order_of(m, array, offsets, some(of, where), how),
             )
     return before
 
 
+Ordering = Callable[[Array, Array], None]
+
+
+def order_of(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, how: Strength
+) -> Ordering | None:
+    """What updates order, turn by turn: called with those of the turn, and which of them wrote."""
+    if not m.kernel.waits:
+        return None
+    m.note_watch(array, offsets, lanes)
+    watched = m.setup.races and not (m.order.quiet and how.releases != "now")
+
+    def order(now: Array, wrote: Array) -> None:
+        m.note_change(array, offsets[now[wrote]], lanes[now[wrote]], bool(wrote.any()))
+        if watched:
+            acquire(m, array, offsets[now], lanes[now], how)
+            release(m, array, offsets[now[wrote]], lanes[now[wrote]], how, True)
+
+    return order
+
+
 def in_turns(
-    m: "Machine", memory: Array, first: Array, operands: list[Array], function: Callable[..., Array]
+    m: "Machine",
+    memory: Array,
+    first: Array,
+    operands: list[Array],
+    function: Callable[..., Array],
+    order: Ordering | None = None,
 ) -> Array:
     """Lanes that hit one place take turns, in a drawn order."""
     before = np.empty(operands[0].shape, memory.dtype)
@@ -212,5 +326,7 @@ def in_turns(
         places = first[now][:, None] + columns
         before[now] = memory[places]
         memory[places] = function(before[now], *(operand[now] for operand in operands))
+        if order is not None:
+            order(now, (memory[places] != before[now]).any(1))
         left = np.delete(left, turn)
     return before

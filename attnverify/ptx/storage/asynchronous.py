@@ -1,5 +1,6 @@
 """Shared memory as copies, matrices of warps and products of warp groups touch it."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,10 +9,18 @@ from attnverify.ptx.kinds import BITS, Array
 from attnverify.ptx.storage.access import WIDE, load
 from attnverify.ptx.storage.copies import Batch
 from attnverify.ptx.storage.groups import Product
-from attnverify.ptx.storage.reach import READ, WRITE, check_shared, in_shared, tell_race
+from attnverify.ptx.storage.reach import (
+    READ,
+    WRITE,
+    check_shared,
+    check_written,
+    in_shared,
+    tell_race,
+)
+from attnverify.ptx.storage.shadows import Actors
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = ["arrive", "copy", "finish_products", "load_rows", "read_matrix", "store_rows"]
 
@@ -83,6 +92,7 @@ def load_rows(m: "Machine", addresses: Array, some: Array, rows: int) -> Array:
     """[rows 8] numbers of 16 bits that the first lanes of some warps name, warp by warp."""
     lanes = first_lanes(some, rows)
     offsets = in_shared(m, addresses[lanes], lanes, 16)
+    m.note_traffic("shared", addresses[lanes], lanes, 16)
     check_shared(m, offsets, lanes, 16, READ)
     return m.shared.bytes.view(WIDE[16])[offsets // 16].view(np.uint16).reshape(-1, 8)
 
@@ -90,6 +100,7 @@ def load_rows(m: "Machine", addresses: Array, some: Array, rows: int) -> Array:
 def store_rows(m: "Machine", addresses: Array, some: Array, rows: int, values: Array) -> None:
     lanes = first_lanes(some, rows)
     offsets = in_shared(m, addresses[lanes], lanes, 16)
+    m.note_traffic("shared", addresses[lanes], lanes, 16)
     check_shared(m, offsets, lanes, 16, WRITE)
     m.shared.bytes.view(WIDE[16])[offsets // 16] = (
         np.ascontiguousarray(values).view(WIDE[16]).reshape(-1)
@@ -128,29 +139,39 @@ def check_operand(m: "Machine", places: Array, lanes: Array) -> None:
     A factor must be there: written before a barrier, shown to the asynchronous proxy, and no copy
     on its way.
     """
-    shared, actors = m.shared, m.of(m.of_block, lanes)
+    shared = m.shared
     if shared.arriving[places].any():
         m.fail(
             "not waited for",
             "a cp.async that was not waited for brings data of this product",
             int(lanes[0]),
         )
-    # of this time is what any thread wrote since the last barrier: the four warps of the group are
-    # not ordered either
-    nobody = actors._replace(who=-actors.who)
-    conflict = (
-        shared.shadow.foreign(shared.shadow.writer[places], nobody, True)
-        if shared.shadow.written
-        else None
-    )
-    if conflict is not None:
-        tell_race(m, conflict, lanes, "reads", "a thread", "no barrier of the block lies between")
+    check_written(m, places, lanes, "shared memory")
+    for who, of in readers_of(m, lanes):
+        stamps = shared.shadow.writer[places]
+        conflict = shared.shadow.foreign(stamps, who, True) if shared.shadow.written else None
+        if conflict is not None:
+            tell_race(m, conflict, of, "reads", "a thread", "no barrier of the block lies between")
     if shared.unfenced[places].any():
         m.fail(
             "missing fence",
             "no fence.proxy.async since a thread stored a factor of this product",
             int(lanes[0]),
         )
+
+
+def readers_of(m: "Machine", lanes: Array) -> Iterator[tuple[Actors, Array]]:
+    """
+    Who reads a factor, of groups that begin at these lanes: each of four warps, or, where barriers
+    of the block alone order, one who is none of them. Of this time is what any thread wrote since
+    the last barrier, then: the four warps are not ordered either.
+    """
+    if m.shared.order is None:
+        actors = m.of(m.of_block, lanes)
+        yield actors._replace(who=-actors.who), lanes
+        return
+    for first in range(0, GROUP, WARP):
+        yield m.of(m.of_block, lanes + first), lanes + first
 
 
 def finish_products(m: "Machine", warps: Array, pending: int) -> None:
@@ -164,7 +185,7 @@ def finish_products(m: "Machine", warps: Array, pending: int) -> None:
     m.note_use(bool(finished))
     for product, of_warps in finished:
         note_read(m, product, of_warps)
-    m.shared.readers = len(m.groups.products)
+    m.shared.readers = len(m.groups.products) + (len(m.traffic.leaving) if m.traffic else 0)
     for product in m.groups.products:
         m.shared.being_read[product.places[product.warps]] = True
 

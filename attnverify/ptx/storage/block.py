@@ -10,6 +10,7 @@ for, and is read by the asynchronous proxy: what a thread stored before is seen 
 import numpy as np
 
 from attnverify.ptx.kinds import Array
+from attnverify.ptx.storage.order import Order
 from attnverify.ptx.storage.shadows import Actors, Shadow
 
 __all__ = ["Shared"]
@@ -22,7 +23,13 @@ class Shared:
     """The shared memory of some blocks, one behind the other."""
 
     def __init__(
-        self, blocks: int, size: int, unit: int, watched: bool, asynchronous: bool
+        self,
+        blocks: int,
+        size: int,
+        unit: int,
+        watched: bool,
+        asynchronous: bool,
+        order: Order | None = None,
     ) -> None:
         self.size = size
         self.stride = (size + 15) // 16 * 16 + 16
@@ -35,7 +42,11 @@ class Shared:
         self.bytes = np.full(blocks * self.stride, 0xFF, np.uint8)
         places = len(self.bytes) // unit
         self.epoch = np.full(blocks, WARPS, np.int64)
-        self.shadow = Shadow(places if watched else 0, self.epoch)
+        self.order = order
+        """What orders the warps of a kernel with barriers in memory; else, barriers do."""
+        self.shadow = Shadow(places if watched else 0, None if order else self.epoch, order)
+        self.barriers = np.zeros(places if order and watched else 0, bool)
+        self.has_barriers = False
         self.unfenced = np.zeros(places if asynchronous else 0, bool)
         self.being_read = np.zeros(places if asynchronous else 0, bool)
         self.readers = 0
@@ -63,6 +74,8 @@ class Shared:
 
     def pass_barrier(self, blocks: Array | None = None) -> None:
         """Some blocks have passed a barrier; None: all of them have."""
+        if self.order is not None:
+            return
         if blocks is None:
             self.epoch += WARPS
             self.shadow.calm()
@@ -77,6 +90,9 @@ class Shared:
         Whether there was any such thing.
         """
         before = np.count_nonzero(self.unfenced)
+        if self.order is not None:
+            self.fence_known(blocks, actors, self.order)
+            return bool(np.count_nonzero(self.unfenced) < before)
         writer = self.shadow.writer.reshape(self.blocks, -1) >> 21
         unfenced = self.unfenced.reshape(self.blocks, -1)
         for block in np.unique(blocks):
@@ -84,3 +100,14 @@ class Shared:
             foreign = late & ~np.isin(writer[block], actors.who[blocks == block])
             unfenced[block] &= foreign
         return bool(np.count_nonzero(self.unfenced) < before)
+
+    def fence_known(self, blocks: Array, actors: Actors, order: Order) -> None:
+        """Fence what these actors, or whom they come behind, have written."""
+        unfenced, writer = (x.reshape(self.blocks, -1) for x in (self.unfenced, self.shadow.writer))
+        for block in np.unique(blocks):
+            at = np.flatnonzero(unfenced[block])
+            _, first = np.unique(actors.who[blocks == block], return_index=True)
+            mine = actors.of(np.flatnonzero(blocks == block)[first])
+            whose = np.broadcast_to(writer[block, at] >> 21, (len(first), len(at)))
+            foreign = order.unordered(whose, mine, np.ones(whose.shape, bool))
+            unfenced[block, at] = foreign.all(0)

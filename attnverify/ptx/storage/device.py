@@ -6,20 +6,23 @@ An access that leaves its array is out of bounds, however far it goes; an addres
 in 32 bits is far from every array.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attnverify.ptx.kinds import Array
+from attnverify.ptx.storage.changes import Changes
+from attnverify.ptx.storage.order import Order
 from attnverify.ptx.storage.shadows import Shadow
 
-__all__ = ["ALONE", "LOCAL_WINDOW", "SHARED_WINDOW", "Allocation", "Memory"]
+__all__ = ["ALONE", "LOCAL_WINDOW", "PARAMETER_WINDOW", "SHARED_WINDOW", "Allocation", "Memory"]
 
 ALONE = 36
 """Each array has 2^36 addresses of its own."""
 
-SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57
-"""Where generic addresses of shared and of local memory begin."""
+SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 1 << 56, 1 << 57, 1 << 58
+"""Where generic addresses of shared and of local memory, and of the parameters, begin."""
 
 EDGE = 256
 """Bytes to which a GPU aligns what it allocates; the addresses of the host are kept modulo this."""
@@ -42,6 +45,10 @@ class Allocation:
     def address(self) -> int:
         return self.start + self.low
 
+    def waits(self, offset: int) -> str:
+        """In words, what whoever looks at an offset again and again waits for."""
+        return f"{self.label} to change at byte {offset - self.low}"
+
     @property
     def contents(self) -> Array:
         """The bytes of the array; a view."""
@@ -50,9 +57,9 @@ class Allocation:
     def typed(self, dtype: np.dtype[Any]) -> Array:
         return self.bytes.view(dtype)
 
-    def shadowed(self, unit: int) -> Shadow:
+    def shadowed(self, unit: int, order: Order) -> Shadow:
         if self.shadow is None:
-            self.shadow = Shadow(len(self.bytes) // unit)
+            self.shadow = Shadow(len(self.bytes) // unit, order=order)
         return self.shadow
 
 
@@ -62,6 +69,11 @@ class Memory:
     def __init__(self) -> None:
         self.arrays: list[Allocation] = []
         self.variables: dict[object, dict[str, int]] = {}
+        self.changes = Changes()
+        self.maps: set[int] = set()
+        """Addresses of the tensor maps that kernels have written."""
+        self.find_outside: Callable[[int], tuple[Allocation, int] | None] = lambda address: None
+        """An array of the host by an address in it, placed here, and where it begins there."""
 
     def place(self, x: Array, label: str = "", initialised: bool = True) -> Allocation:
         """A copy of an array's bytes, as far from a multiple of 256 as they are on the host."""

@@ -9,16 +9,27 @@ from attnverify.ptx.storage.device import ALONE, Allocation
 from attnverify.ptx.storage.shadows import Actors, Conflict, Shadow
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = [
-    *("FREE", "FREE_WRITE", "READ", "UPDATE", "WRITE", "address_of", "check_shared", "in_local"),
-    *("in_shared", "reach", "some", "tell_race", "touch_device"),
+    *("FREE", "FREE_WRITE", "READ", "UPDATE", "WRITE", "address_of", "check_shared"),
+    *(
+        "check_free",
+        "check_leaving",
+        "check_written",
+        "in_local",
+        "in_shared",
+        "note_local",
+        "reach",
+        "some",
+        "tell_race",
+    ),
+    "touch_device",
 ]
 
 READ, WRITE, UPDATE = "reads", "writes", "updates"
 FREE, FREE_WRITE = "reads freely", "writes freely"
-"""volatile, relaxed, acquire and release accesses: how they order others is not modelled."""
+"""volatile, relaxed, acquire and release accesses: made to race, and not watched for it."""
 
 WRITING = (WRITE, UPDATE, FREE_WRITE)
 
@@ -40,6 +51,7 @@ def in_shared(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
 
 
 def in_local(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
+    """Find the offsets of addresses in the local memory of all threads; within each one's own."""
     room = m.local.shape[1]
     bad = (at < 0) | (at + size > room)
     if bad.any():
@@ -62,6 +74,16 @@ def check_aligned(m: "Machine", at: Array, lanes: Array, size: int) -> None:
         m.fail("misaligned", told, int(lanes[place]))
 
 
+def note_local(m: "Machine", offsets: Array, lanes: Array, size: int, what: str) -> None:
+    """What a thread reads of its own memory, it has written."""
+    each = offsets[:, None] + np.arange(size)
+    if what == WRITE:
+        m.local_written[each] = True
+    elif not m.local_written[each].all():
+        lane = int(lanes[np.flatnonzero(~m.local_written[each].all(1))[0]])
+        m.fail("unwritten", "a read of local memory where the thread has not written", lane)
+
+
 def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: str) -> None:
     """Races between warps, and what is under way."""
     shared = m.shared
@@ -72,10 +94,13 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
         check_free(
             m, shared.arriving[places], lanes, "a cp.async that was not waited for brings data here"
         )
+    if shared.has_barriers:
+        told = "an mbarrier that was not invalidated lies here"
+        check_free(m, shared.barriers[places], lanes, told, "mbarrier")
     if what in WRITING and shared.readers:
-        check_free(
-            m, shared.being_read[places], lanes, "a wgmma that was not waited for reads here"
-        )
+        check_leaving(m, places, lanes)
+    if what not in (WRITE, FREE_WRITE):
+        check_written(m, places, lanes, "shared memory")
     conflict = touch_places(shared.shadow, places, actors, m.index, what)
     if conflict is not None:
         tell_race(m, conflict, lanes, what, "another warp", "no barrier of the block lies between")
@@ -83,9 +108,25 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
         shared.unfenced[places] = True
 
 
-def check_free(m: "Machine", busy: Array, lanes: Array, why: str) -> None:
+def check_written(m: "Machine", places: Array, lanes: Array, where: str) -> None:
+    blank = m.shared.shadow.writer[places] == 0
+    if blank.any():
+        lane = int(lanes[np.flatnonzero(blank.any(1))[0]])
+        m.fail("unwritten", f"a read of {where} where nobody of the block has written yet", lane)
+
+
+def check_leaving(m: "Machine", places: Array, lanes: Array) -> None:
+    """Nobody writes what is still being read."""
+    reader = "wgmma" if m.groups.products else "bulk copy"
+    told = f"a {reader} that was not waited for reads here"
+    check_free(m, m.shared.being_read[places], lanes, told)
+
+
+def check_free(
+    m: "Machine", busy: Array, lanes: Array, why: str, kind: str = "not waited for"
+) -> None:
     if busy.any():
-        m.fail("not waited for", why, int(lanes[np.flatnonzero(busy.any(1))[0]]))
+        m.fail(kind, why, int(lanes[np.flatnonzero(busy.any(1))[0]]))
 
 
 def touch_places(
@@ -95,12 +136,19 @@ def touch_places(
         return shadow.read(places, actors, index)
     if what == WRITE:
         return shadow.write(places, actors, index)
-    return shadow.update(places, actors, index) if what == UPDATE else None
+    if what == UPDATE:
+        return shadow.update(places, actors, index)
+    if what == FREE_WRITE:
+        shadow.write_freely(places)
+    return None
 
 
 def tell_race(
     m: "Machine", conflict: Conflict, lanes: Array, what: str, who: str, why: str
 ) -> None:
+    if conflict.wrote and m.phases is not None and m.order.by_engine(conflict.whose):
+        told = f"a thread {what} what a bulk copy brings whose mbarrier it has not waited for"
+        m.fail("not waited for", told, int(lanes[conflict.lane]), conflict.other)
     did = "wrote" if conflict.wrote else "read"
     m.fail(
         "race",
@@ -125,22 +173,37 @@ def reach(
         offsets = at - array.start
         if int(offsets.min()) >= array.low and int(offsets.max()) + size <= array.high:
             return [(array, offsets, slice(None))]
-    return [reach_one(m, int(number), at, lanes, size) for number in np.unique(at >> ALONE)]
+    found: list[tuple[Allocation, Array, Array | slice]] = []
+    left = np.arange(len(at))
+    while left.size:
+        array, start, mine = array_of(m, at, left, lanes)
+        found.append(within(m, array, at[mine] - start, lanes, mine, size))
+        left = np.setdiff1d(left, mine)
+    return found
 
 
-def reach_one(
-    m: "Machine", number: int, at: Array, lanes: Array, size: int
+def array_of(m: "Machine", at: Array, left: Array, lanes: Array) -> tuple[Allocation, int, Array]:
+    """
+    Find the array of the first address that is left, the address of its first byte, and who else
+    is there: in its stretch of 64 GiB, or, by an address of the host, within its bytes.
+    """
+    first = int(at[left[0]])
+    array = m.memory.at(first)
+    if array is not None:
+        return array, array.start, left[at[left] >> ALONE == first >> ALONE]
+    outside = m.memory.find_outside(first)
+    if outside is None:
+        told = f"the address {address_of(first)} is that of no array"
+        m.fail("out of bounds", told, int(lanes[left[0]]))
+    array, start = outside
+    inside = (at[left] >= start) & (at[left] < start + array.high - array.low)
+    return array, start - array.low, left[inside]
+
+
+def within(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, where: Array, size: int
 ) -> tuple[Allocation, Array, Array]:
-    """Find those addresses that lie in one stretch of 64 GiB."""
-    where = np.flatnonzero(at >> ALONE == number)
-    array = m.memory.at(number << ALONE)
-    if array is None:
-        m.fail(
-            "out of bounds",
-            f"the address {address_of(at[where[0]])} is that of no array",
-            int(lanes[where[0]]),
-        )
-    offsets = at[where] - array.start
+    """Hold offsets in an array against its bounds."""
     bad = (offsets < array.low) | (offsets + size > array.high)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
@@ -172,11 +235,34 @@ def touch_device(
         unit = m.kernel.unit("global")
         first = offsets // unit
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
-        conflict = touch_places(array.shadowed(unit), places, m.of(m.of_grid, lanes), m.index, what)
-        if conflict is not None:
-            tell_race(
-                m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})"
-            )
+        shadow = array.shadowed(unit, m.order)
+        conflict = touch_places(shadow, places, m.of(m.grid_actors(), lanes), m.index, what)
+        if conflict is not None and not behind_own_update(m, array, offsets, lanes, conflict):
+            tell_global_race(m, array, conflict, lanes, what)
+
+
+def behind_own_update(
+    m: "Machine", array: Allocation, offsets: Array, lanes: Array, conflict: Conflict
+) -> bool:
+    """
+    Whether a warp touches a number that it was the last to update atomically: the updates of
+    others came before its own, as the last block of a reduction knows when it resets their count.
+    """
+    lane = int(lanes[conflict.lane])
+    change = m.memory.changes.last.get((array.start, int(offsets[conflict.lane])))
+    atomic = m.kernel.program.instructions[conflict.other].name in ("atom", "red")
+    mine = int(m.blocks[m.block[lane]]), int(m.warp[lane])
+    return atomic and change is not None and (change.block, change.thread // 32) == mine
+
+
+def tell_global_race(
+    m: "Machine", array: Allocation, conflict: Conflict, lanes: Array, what: str
+) -> None:
+    mine = int(m.grid_actors().who[lanes[conflict.lane]])
+    if m.order.within(mine, conflict.whose):
+        why = f"no barrier of the block lies between ({array.label})"
+        tell_race(m, conflict, lanes, what, "another warp", why)
+    tell_race(m, conflict, lanes, what, "another block", f"nothing orders blocks ({array.label})")
 
 
 def note_written(

@@ -4,10 +4,11 @@ Who touched which place last: what a race is found by.
 A place is as many bytes as the smallest access of the kernel. Whoever touches it leaves a stamp: an
 actor (a warp of a block between two of its barriers, or a block of a grid), whether the access was
 atomic, and the instruction. Two accesses by different actors, one of them a write and not both
-atomic, are a race: nothing orders them.
+atomic, are a race, unless something orders them: a :class:`~attnverify.ptx.storage.order.Order`
+says so for the memory of the device.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,6 +42,19 @@ class Conflict(NamedTuple):
     lane: int
     other: int
     wrote: bool
+    whose: int = 0
+
+
+class Ordered(Protocol):
+    """What knows whether actors are ordered, and makes numbers that stand for several."""
+
+    def unordered(
+        self, whose: Array, actors: Actors, where: Array, writes: bool = False
+    ) -> Array: ...
+
+    def together(self, before: Array, mine: Array) -> Array: ...
+
+    def joined_at(self, places: Array, actors: Array) -> Array: ...
 
 
 MOST = 1 << 20
@@ -55,8 +69,10 @@ class Shadow:
     forgotten when the time is over. ``time`` has the first actor of now for each group of lanes.
     """
 
-    def __init__(self, places: int, time: Array | None = None) -> None:
-        self.time = time
+    def __init__(
+        self, places: int, time: Array | None = None, order: Ordered | None = None
+    ) -> None:
+        self.time, self.order = time, order
         self.writer = np.zeros(places, np.int64)
         self.reader = np.zeros(places, np.int64)
         self.aside: list[tuple[Array, Actors, int]] = []
@@ -73,6 +89,10 @@ class Shadow:
         self.writer[places] = ((actors.who << SHIFT) | index)[:, None]
         self.written = True
         return found
+
+    def write_freely(self, places: Array) -> None:
+        """Lanes write what is made to race: all that is known then is that it was written."""
+        self.writer[places] = np.maximum(self.writer[places], 1)
 
     def update(self, places: Array, actors: Actors, index: int) -> Conflict | None:
         """Lanes read and write atomically."""
@@ -116,26 +136,52 @@ class Shadow:
         self.aside, self.kept = [], 0
         self.written = self.stamped = False
 
-    @staticmethod
-    def foreign(stamps: Array, actors: Actors, wrote: bool) -> Conflict | None:
+    def foreign(self, stamps: Array, actors: Actors, wrote: bool) -> Conflict | None:
         """Find the first stamp that another actor left in the same time."""
         whose = stamps >> SHIFT
         bad = (whose >= actors.since[:, None]) & (whose != actors.who[:, None])
+        if bad.any() and self.order is not None:
+            bad = self.order.unordered(whose, actors, bad, not wrote)
         if not bad.any():
             return None
         lane, place = (int(at[0]) for at in np.nonzero(bad))
-        return Conflict(lane, int(stamps[lane, place]) & PLACE, wrote)
+        return Conflict(
+            lane, int(stamps[lane, place]) & PLACE, wrote, int(stamps[lane, place] >> SHIFT)
+        )
 
-    @staticmethod
-    def mark(stamps: Array, places: Array, actors: Actors, index: int) -> None:
+    def mark(self, stamps: Array, places: Array, actors: Actors, index: int) -> None:
         """Leave stamps that say who touched a place, or that several did."""
         before = stamps[places] >> SHIFT
         others = (before >= actors.since[:, None]) & (before != actors.who[:, None])
-        mine = (np.where(others, actors.several[:, None], actors.who[:, None]) << SHIFT) | index
+        who = np.broadcast_to(actors.who[:, None], others.shape)
+        if others.any():
+            who = self.with_others(before, actors, others, who)
+        mine = (who << SHIFT) | index
         stamps[places] = mine
         left = stamps[places] != mine
         if (
             left.any()
         ):  # lanes of different actors at one place: the last of them has overwritten the others
-            lanes, each = np.nonzero(left)
-            stamps[places[lanes, each]] = (actors.several[lanes] << SHIFT) | index
+            self.mark_several(stamps, places, actors, mine, left)
+
+    def with_others(self, before: Array, actors: Actors, others: Array, who: Array) -> Array:
+        """Numbers that stand for the lanes', and for those who touched a place in the same time."""
+        if self.order is None:
+            return np.where(others, actors.several[:, None], who)
+        others = self.order.unordered(before, actors, others)
+        found = who.copy()
+        if others.any():
+            found[others] = self.order.together(before[others], who[others])
+        return found
+
+    def mark_several(
+        self, stamps: Array, places: Array, actors: Actors, mine: Array, left: Array
+    ) -> None:
+        index = mine & ((1 << int(SHIFT)) - 1)
+        if self.order is None:
+            lanes, _ = np.nonzero(left)
+            stamps[places[left]] = (actors.several[lanes] << SHIFT) | index[left]
+            return
+        met = np.isin(places, places[left])
+        whose = self.order.joined_at(places[met], mine[met] >> SHIFT)
+        stamps[places[met]] = (whose << SHIFT) | index[met]

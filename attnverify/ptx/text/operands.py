@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "Address",
+    "Box",
     "Immediate",
     "Negated",
     "Operand",
@@ -50,6 +51,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """``[map, {x, y}]``: a tensor map, and the first corner of a box of it."""
+
+    of: Address
+    corner: "Vector"
+
+
+@dataclass(frozen=True, slots=True)
 class Vector:
     """``{a, b}``, or the parenthesised lists of a call."""
 
@@ -76,7 +85,7 @@ class Sink:
     """``_``: a result that nobody wants."""
 
 
-Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Sink
+Operand = Box | Register | Immediate | Symbol | Address | Vector | Pair | Negated | Sink
 
 NUMBER = re.compile(
     r"^-?(0[xX][0-9a-fA-F]+|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+(\.\d+)?([eE][+-]?\d+)?)U?$"

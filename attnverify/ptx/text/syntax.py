@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from attnverify.ptx.findings import NotUnderstood, Source
-from attnverify.ptx.text.operands import Operand, Register
+from attnverify.ptx.text.operands import Operand, Register, Symbol
 
-__all__ = ["LABEL", "Instruction", "Parameter", "Program", "Text", "Variable"]
+__all__ = ["LABEL", "RESULT", "Instruction", "Parameter", "Program", "Text", "Variable"]
+
+RESULT = "what came out"
+"""Of a barrier at which threads vote: the second of the two instructions that it is read as."""
+
+ENDING = Symbol("__assertfail")
 
 LABEL = re.compile(r"([%$\w]+)\s*:(?!:)\s*")
 LINE = re.compile(r"\.(?:loc|file)\s")
@@ -127,6 +132,8 @@ class Program:
     instructions: list[Instruction] = field(default_factory=list)
     registers: list[Register] = field(default_factory=list)
     labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    """Labels that ``brx`` chooses among, by the label before them."""
     variables: list[Variable] = field(default_factory=list)
 
     def target(self, name: str, scopes: tuple[int, ...]) -> int:
@@ -138,3 +145,12 @@ class Program:
             if (scope, name) in self.labels:
                 return self.labels[scope, name]
         raise NotUnderstood(f"the label {name} is nowhere")
+
+    def stops(self, index: int) -> bool:
+        """Tell whether threads at an instruction go straight to the end of an assertion."""
+        for of in self.instructions[index:]:
+            if of.name == "trap" or (of.name == "call" and ENDING in of.operands):
+                return True
+            if of.name in ("bra", "brx", "ret", "exit", "bar", "barrier"):
+                return False
+        return False

@@ -36,17 +36,16 @@ def render_root_causes(report: Report, failed: list[Tally], anchors: dict[int, s
     def links(cause: dict[str, Any], names: list[str]) -> list[tuple[str, str | None]]:
         return [(name, places.get((cause["backend"], name))) for name in names]
 
+    linked = [
+        cause | {"shown_by": links(cause, cause["cells"]), "blocks": links(cause, cause["blocked"])}
+        for cause in causes
+    ]
+    required = [cause for cause in linked if cause.get("required", True)]
     return render(
         "causes.html",
-        waiting=sum(len(cause["blocked"]) for cause in causes),
-        causes=[
-            cause
-            | {
-                "shown_by": links(cause, cause["cells"]),
-                "blocks": links(cause, cause["blocked"]),
-            }
-            for cause in causes
-        ],
+        waiting=sum(len(cause["blocked"]) for cause in required),
+        required=required,
+        need_not=[cause for cause in linked if cause not in required],
     )
 
 
@@ -131,6 +130,7 @@ def render_specification(report: Report, book: str = "") -> Markup:
 
 
 def describe_specification(name: str, said: dict[str, Any], root: str) -> dict[str, Any]:
+    root = root if said["page"] else ""  # what is from outside has no page
     page = f"{root}{said['page']}"
     return said | {
         "name": name,

@@ -18,7 +18,7 @@ from attnverify.report.html.failures import (
     render_specification,
 )
 from attnverify.report.html.origin import commits_of_backends, describe_run
-from attnverify.verdicts.tally import describe_not_required, is_unexpected_pass
+from attnverify.verdicts.tally import NOT_MET, describe_not_required, is_unexpected_pass
 
 VERDICTS = ("failed", "weak", "known failure", "unsupported", "passed")
 
@@ -36,9 +36,10 @@ def report_page(report: Report, programs: Mapping[str, str] | None = None, book:
     tallies = report["tallies"]
     failed = sort_by_cause(report, [tally for tally in tallies if tally["verdict"] == "failed"])
     anchors = {id(tally): f"failure-{number}" for number, tally in enumerate(failed, 1)}
+    unmet = {id(tally) for tally in not_required(report, failed)}
     bodies = {
         ("causes", "Root causes"): render_root_causes(report, failed, anchors),
-        ("verdicts", "Verdicts"): render_verdicts(tallies, anchors),
+        ("verdicts", "Verdicts"): render_verdicts(tallies, anchors, unmet),
         ("failures", "Failures"): render_failures(report, failed, anchors, programs or {}),
         ("specification", "What the specification says"): render_specification(report, book),
         ("weak", "Weak"): render_reasons(tallies, "weak"),
@@ -130,7 +131,7 @@ def describe_state(backend: dict[str, Any]) -> str:
     return next((f"{word} ({backend[word]})" for word in words), "judged")
 
 
-def render_verdicts(tallies: list[Tally], anchors: dict[int, str]) -> Markup:
+def render_verdicts(tallies: list[Tally], anchors: dict[int, str], unmet: set[int]) -> Markup:
     """
     Render one row for each operation, implementation and dtype, one column for each aspect;
     backends of one name have a row each.
@@ -145,12 +146,12 @@ def render_verdicts(tallies: list[Tally], anchors: dict[int, str]) -> Markup:
         verdicts=VERDICTS,
         dtypes=(*DTYPES, "bool"),
         titles=("Operation", "Implementation", "Dtype", *ASPECTS, "Worst budget", "Cases"),
-        rows=[describe_row(key, cells, anchors) for key, cells in rows.items()],
+        rows=[describe_row(key, cells, anchors, unmet) for key, cells in rows.items()],
     )
 
 
 def describe_row(
-    key: tuple[Any, ...], cells: dict[str, Tally], anchors: dict[int, str]
+    key: tuple[Any, ...], cells: dict[str, Tally], anchors: dict[int, str], unmet: set[int]
 ) -> dict[str, Any]:
     operation, label, dtype, _ = key
     budget = max(float(tally["budget"]) for tally in cells.values())
@@ -158,7 +159,7 @@ def describe_row(
         "operation": operation,
         "label": label,
         "dtype": dtype,
-        "cells": [describe_cell(cells.get(aspect), anchors) for aspect in ASPECTS],
+        "cells": [describe_cell(cells.get(aspect), anchors, unmet) for aspect in ASPECTS],
         "verdicts": " ".join(sorted({t["verdict"].partition(" ")[0] for t in cells.values()})),
         "budget": budget,
         "share": format_budget(budget),
@@ -166,11 +167,14 @@ def describe_row(
     }
 
 
-def describe_cell(tally: Tally | None, anchors: dict[int, str]) -> dict[str, Any] | None:
+def describe_cell(
+    tally: Tally | None, anchors: dict[int, str], unmet: set[int]
+) -> dict[str, Any] | None:
     """Write one verdict in words; a failure leads to its place below."""
     if tally is None:
         return None
-    words = {"known failure": tally.get("kind") or "known", "failed": "FAILED"}
+    failed = NOT_MET if id(tally) in unmet else "FAILED"
+    words = {"known failure": tally.get("kind") or "known", "failed": failed}
     return {
         "verdict": tally["verdict"],
         "words": words.get(tally["verdict"], tally["verdict"]),

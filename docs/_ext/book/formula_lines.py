@@ -14,6 +14,51 @@ ANCHORS: dict[str, list[list[str]]] = {
     "additive_score": [["additive_score: q =", "additive_score: k =", "additive_score: np.tanh"]],
     "scaled_dot_product_score": [["scaled_dot_product_score: np.einsum"]],
     "causal_mask": [["causal_mask: i, j =", "causal_mask: return"]],
+    "visible_keys": [
+        [
+            "visible_keys: seen[b, i, j] =",
+            "visible_keys: ahead =",
+            "visible_keys: near =",
+            "visible_keys: same =",
+        ],
+        ["visible_keys: p ="],
+    ],
+    "grouped_attention": [
+        [
+            "grouped_score: score = np.einsum",
+            "grouped_score: score = np.tanh",
+            "grouped_score: score = score + mask",
+        ],
+        ["each_head: return np.repeat"],
+        ["attended: lse ="],
+        ["attended: weights ="],
+        ["attended: dropped =", "sum_of_seen: return np.einsum"],
+    ],
+    "grouped_attention_grad": [
+        ["grouped_attention_grad: d_score[row][j] ="],
+        ["grouped_attention_grad: delta ="],
+        ["grouped_attention_grad: d_weight ="],
+        ["grouped_attention_grad: d_sink[h] +="],
+    ],
+    "merge_attention": [["merge_attention: lse[row] ="], ["merge_attention: output[row] ="]],
+    "merge_attention_grad": [
+        ["merge_attention_grad: d_outputs[c][i] ="],
+        ["merge_attention_grad: d_lses[c][i] ="],
+    ],
+    "packed_attention": [["packed_attention: found ="]],
+    "packed_attention_grad": [
+        ["packed_attention_grad: found ="],
+        ["packed_attention_grad: d_sink += np.where"],
+    ],
+    "rotary_embedding": [
+        ["rotary_embedding: y[b, :, i, a] =", "rotary_embedding: y[b, :, i, c] ="],
+        ["rotary_embedding: angle ="],
+        ["rotary_embedding: f = base"],
+    ],
+    "rotary_embedding_grad": [
+        ["rotary_embedding_grad: d_x ="],
+        ["rotary_embedding_grad: by_angle =", "rotary_embedding_grad: d_frequencies[r] ="],
+    ],
     "merge_masks": [
         ["merge_masks: mask = to_add", "to_add: return", "merge_masks: mask = np.where"]
     ],
@@ -66,7 +111,7 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "alibi_multi_head_attention": [
         ["alibi_multi_head_attention: return"],
-        ["alibi_multi_head_attention: biases =", "alibi_multi_head_attention: score ="],
+        ["alibi_multi_head_attention: score ="],
     ],
     "transformer_xl_layer": [
         ["transformer_xl_layer: y = x", "transformer_xl_layer: normed ="],

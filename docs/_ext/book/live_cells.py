@@ -57,18 +57,24 @@ OWN = ("pictures.js", "live.js")
 
 
 def modules() -> dict[str, str]:
-    """The specification's modules and those of docs/live_cells, by the names they have."""
+    """The modules of specification, contract and docs/live_cells, by the names they have."""
     own = {path.stem: path for path in sorted(LIVE.glob("*.py"))}
     chapters = {
         f"attnverify.spec.{stem}": DOCS.parent / "spec" / f"{stem}.py"
-        for stem in (*CHAPTERS, "projections", "shapes")
+        for stem in (*CHAPTERS, "arrays", "domains", "projections")
     }
-    found = {name: path.read_text(encoding="utf-8") for name, path in (own | chapters).items()}
+    contract = {
+        f"attnverify.contract.{path.stem}": path
+        for path in sorted((DOCS.parent / "attnverify" / "contract").glob("*.py"))
+        if path.stem != "__init__"
+    }
+    paths = own | chapters | contract
+    found = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     where = {operation.name: operation.chapter for operation in CATALOGUE.values()}
     return found | {"chapters": f"CHAPTER_OF = {where!r}\n"}
 
 
-PACKAGES = ("attnverify", "attnverify.spec")
+PACKAGES = ("attnverify", "attnverify.spec", "attnverify.contract")
 """Empty in a cell: each imports the chapters that it needs."""
 
 
@@ -95,7 +101,7 @@ LIBRARY = ("sys", "json", "json.encoder", "json.decoder", "json.scanner", "_json
            "itertools", "operator", "_operator", "math", "collections", "_collections_abc",
            "collections.abc", "_collections",
            "abc", "_py_abc", "_weakrefset", "_weakref", "keyword", "reprlib", "_thread",
-           "functools", "_functools", "copyreg",
+           "functools", "_functools", "copyreg", "numbers",
            "heapq", "_heapq")  # fmt: skip
 """What of Python's library the specification and the cells import, and what that imports."""
 

@@ -89,7 +89,6 @@ def is_helper(name: str) -> bool:
     return any(
         inspect.isfunction(function := vars(importlib.import_module(module)).get(name))
         and function.__module__.startswith("attnverify.spec.")
-        and not function.__module__.endswith(".shapes")
         for module in (f"attnverify.spec.{chapter}" for chapter in CHAPTERS)
     )
 

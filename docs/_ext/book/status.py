@@ -30,6 +30,20 @@ def read(name: str) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def read_of(name: str, operation: Operation) -> dict[str, Any]:
+    """
+    The committed file that has the operation: that of the whole catalogue, or one of what was
+    specified since; {} where nobody measured it.
+    """
+    return next((found for found in files_of(name) if operation.name in found["operations"]), {})
+
+
+def files_of(name: str) -> list[dict[str, Any]]:
+    """The committed file of the whole catalogue, and each ``<name>_later...`` measured since."""
+    stems = [name, *sorted(path.stem for path in DATA.glob(f"{name}_later*.json"))]
+    return [found for stem in stems if (found := read(stem))]
+
+
 def origin(found: dict[str, Any]) -> str:
     """When and on what a file was measured, as it says itself."""
     return (
@@ -46,11 +60,11 @@ def section(operation: Operation) -> Iterator[str]:
 
 def verdicts(operation: Operation) -> Iterator[str]:
     """Implementations by dtypes: the columns passed of those judged."""
-    found = read("verdicts")
-    rows = found["operations"].get(operation.name, {}) if found else {}
-    if not rows:
+    found = read_of("verdicts", operation)
+    if not found:
         yield f"Verdicts: {NOT_MEASURED}.\n"
         return
+    rows = found["operations"][operation.name]
     dtypes = [
         dtype for dtype in (*DTYPES, "bool") if any(dtype in cells for cells in rows.values())
     ]
@@ -76,10 +90,10 @@ def verdict(cell: dict[str, Any] | None) -> str:
 
 def budgets(operation: Operation) -> Iterator[str]:
     """The worst error as a share of the bound."""
-    found = read("verdicts")
-    rows = found["operations"].get(operation.name, {}) if found else {}
-    if operation.exact or not rows:
+    found = read_of("verdicts", operation)
+    if operation.exact or not found:
         return
+    rows = found["operations"][operation.name]
     yield (
         "The largest share of the bound that an implementation used, over all cases of that run "
         "(1x is the bound itself):\n"
@@ -96,10 +110,15 @@ def share(cell: dict[str, Any] | None) -> str:
 
 def every_operation() -> Iterator[str]:
     """All operations by columns: what is passed of what is judged, and the worst budget."""
-    found = read("verdicts")
-    if not found:
+    files = files_of("verdicts")
+    if not files:
         yield f"{NOT_MEASURED}.\n"
-        return
+    for found in files:
+        yield from in_columns(found)
+
+
+def in_columns(found: dict[str, Any]) -> Iterator[str]:
+    """The table of one file."""
     columns = sorted(
         {name.partition(":")[0] for rows in found["operations"].values() for name in rows}
     )
@@ -126,11 +145,11 @@ def one_column(rows: dict[str, dict[str, dict[str, Any]]], column: str) -> str:
 
 def kills(operation: Operation) -> Iterator[str]:
     """The kill score of the operation's own faults."""
-    found = read("kills")
-    score = found["operations"].get(operation.name) if found else None
-    if not score:
+    found = read_of("kills", operation)
+    if not found:
         yield f"Kill score: {NOT_MEASURED}.\n"
         return
+    score = found["operations"][operation.name]
     yield (
         f"Kill score: {score['killed']} of {score['entries']} seeded faults x dtypes noticed "
         f"({score['faults']} faults; the median took {score['median']:g} "
@@ -161,7 +180,8 @@ def noticed_since() -> Iterator[str]:
 def speed(operation: Operation) -> Iterator[str]:
     """Who took how long, in the newest results of each device."""
     measured = False
-    for path in newest():
+    own = {path.parts[-3]: path for path in results.files(PARTS) if raced(path, operation)}
+    for path in dict.fromkeys([*newest(), *own.values()]):
         groups = list(tables.groups(raced(path, operation)))
         measured |= bool(groups)
         where = f"on {device(path)}, {path.parts[-2]}{how_busy(path)}:\n"
@@ -211,8 +231,8 @@ def device(path: Path) -> str:
 
 def raced(path: Path, operation: Operation) -> list[results.Record]:
     """The timed records of an operation in a file of results."""
-    found = results.select(results.read(path), operation=operation.name)
-    return [record for record in found if record["seconds"]]
+    found = results.read(path)
+    return [x for x in found if x.get("operation") == operation.name and x["seconds"]]
 
 
 SHOWN = ["implementation", "median", "rel.", "extra memory", "verdict"]

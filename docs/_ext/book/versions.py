@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from attnverify.catalogue.operation import Operation
+from book import facts
 
 CHANGELOG = Path(__file__).parents[3] / "CHANGELOG.md"
 VERSION = re.compile(r"^## (\S+)$", re.MULTILINE)
@@ -21,7 +22,8 @@ def section(operation: Operation) -> Iterator[str]:
         for text in texts
         if names & set(re.findall(r"`(\w+)`", text))
     ]
-    yield f"Specified since {versions[-1]}; this book is of {versions[0]}.\n"
+    since = facts.of(operation).get("since", versions[-1])
+    yield f"Specified since {since}; this book is of {versions[0]}.\n"
     for version, text in named:
         yield f"- {version}: {to_rst(text)}"
     if not named:

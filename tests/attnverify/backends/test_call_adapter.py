@@ -153,7 +153,7 @@ def test_heads_may_stand_behind_positions() -> None:
         swapped = (x.swapaxes(1, 2) for x in (query, key, value))
         return numpy_ref.scaled_dot_product_attention(*swapped).swapaxes(1, 2)
 
-    adapted = adapt_signature(bnhd, SDPA, Declarations(layout="BNHD"))
+    adapted = adapt_signature(bnhd, SDPA, Declarations(terms={"LAYOUT": "BNHD"}))
     assert np.array_equal(adapted(**INPUTS), EXPECTED)
 
 
@@ -172,6 +172,7 @@ def scaled_dot_product_attention({names}):
         ("q, k, v, attn_mask=None", "", "q=query, k=key, v=value, attn_mask=mask"),
         ("query, key, value, block=64", "", ""),
         ("a, k, v", "ARGUMENTS = {'a': 'query'}", "a=query, k=key, v=value"),
+        ("q_states, K_cache, the_values", "", "q_states=query, K_cache=key, the_values=value"),
     ],
 )
 def test_the_mapping_is_told(names: str, declared: str, note: str, tmp_path: Path) -> None:
@@ -185,6 +186,8 @@ def test_the_mapping_is_told(names: str, declared: str, note: str, tmp_path: Pat
     ("names", "declared", "words"),
     [
         ("a, b, c", "", "argument 'a'"),
+        ("q_k, key, value", "", 'ARGUMENTS = {"q_k": "query"}'),
+        ("a, valeu, keyz", "", '{"valeu": "value", "keyz": "key", "a": "query"}'),
         ("q, k, v", "LAYOUT = 'NBHD'", "LAYOUT: wanted BHND or BNHD"),
         ("q, k, v", "ARGUMENTS = ['q']", "ARGUMENTS: wanted a mapping"),
     ],
@@ -195,3 +198,140 @@ def test_what_cannot_be_told_breaks_the_file(
     file = tmp_path / "mine.py"
     file.write_text(FILE.format(names=names, declared=declared))
     assert words in str(load(str(file)).broken)
+
+
+def flash_attn_combine(out_partial, lse_partial):  # type: ignore[no-untyped-def]
+    return numpy_ref.merge_attention(out_partial, lse_partial)
+
+
+def padded_mask(B, N, M, is_causal=False, seq_lens=None, query_seq_lengths=None):  # type: ignore[no-untyped-def]
+    lengths = {"lengths": seq_lens, "query_lengths": query_seq_lengths}
+    return numpy_ref.visible_keys(B, N, M, causal=is_causal, **lengths)
+
+
+def test_names_of_a_merge_and_of_lengths_are_known() -> None:
+    parts = RNG.standard_normal((3, 2, 2, 4, 5)), RNG.standard_normal((3, 2, 2, 4))
+    merge = adapt_signature(flash_attn_combine, CATALOGUE["merge_attention"])
+    found = merge(outputs=parts[0], lses=parts[1])
+    for one, other in zip(found, numpy_ref.merge_attention(*parts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    given = {"causal": True, "lengths": np.array([2, 3]), "query_lengths": np.array([1, 2])}
+    keys = adapt_signature(padded_mask, CATALOGUE["visible_keys"])
+    expected = numpy_ref.visible_keys(2, 2, 3, **given)
+    np.testing.assert_array_equal(keys(B=2, N=2, M=3, **given), expected)
+
+
+def test_an_option_that_a_function_does_not_take_is_not_supported() -> None:
+    keys = adapt_signature(padded_mask, CATALOGUE["visible_keys"])
+    assert keys(B=1, N=1, M=2, window=None, pinned=0).all()
+    with pytest.raises(NotImplementedError, match="takes no window"):
+        keys(B=1, N=1, M=2, window=(1, 1))
+
+
+GROUPED = CATALOGUE["grouped_attention"]
+SHARED = {
+    "query": RNG.standard_normal((2, 4, 5, 8)),
+    "key": RNG.standard_normal((2, 2, 5, 8)),
+    "value": RNG.standard_normal((2, 2, 5, 8)),
+}
+OPTIONS = {"causal": True, "window": (2, None), "soft_cap": 1.5, "scale": 0.5}
+
+
+def flash_attention_3(
+    q: Any,
+    k: Any,
+    v: Any,
+    softmax_scale: Any = None,
+    causal: Any = False,
+    window_size: Any = (-1, -1),
+    softcap: Any = 0.0,
+) -> Any:
+    window = None if window_size == (-1, -1) else tuple(None if x < 0 else x for x in window_size)
+    own = {"scale": softmax_scale, "soft_cap": softcap or None, "window": window}
+    return numpy_ref.grouped_attention(q, k, v, causal=causal, **own)
+
+
+def flashinfer(
+    q: Any,
+    k: Any,
+    v: Any,
+    sm_scale: Any = 1.0,
+    causal: Any = False,
+    window_left: Any = -1,
+    logits_soft_cap: Any = 0.0,
+    return_lse: Any = False,
+) -> Any:
+    assert return_lse
+    return flash_attention_3(q, k, v, sm_scale, causal, (window_left, -1), logits_soft_cap)
+
+
+def onnx(
+    Q: Any,
+    K: Any,
+    V: Any,
+    q_num_heads: Any,
+    kv_num_heads: Any,
+    is_causal: Any = 0,
+    left_window_size: Any = -1,
+    right_window_size: Any = -1,
+    softcap: Any = 0.0,
+    scale: Any = None,
+) -> Any:
+    assert (q_num_heads, kv_num_heads) == (4, 2)
+    sides = left_window_size, right_window_size
+    return flash_attention_3(Q, K, V, scale, is_causal, sides, softcap)
+
+
+@pytest.mark.parametrize("function", [flash_attention_3, flashinfer, onnx])
+@pytest.mark.parametrize("options", [{}, OPTIONS], ids=["nothing asked", "all options"])
+def test_names_and_forms_of_todays_options_are_known(
+    function: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    given = SHARED | dict.fromkeys(OPTIONS) | {"causal": False} | options
+    found = adapt_signature(function, GROUPED)(**given)
+    for one, other in zip(found, numpy_ref.grouped_attention(**SHARED, **options), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_a_window_of_which_one_side_is_taken_is_not_supported_on_the_other() -> None:
+    with pytest.raises(NotImplementedError, match="takes no window of"):
+        adapt_signature(flashinfer, GROUPED)(**SHARED, window=(2, 1))
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["names", "any name"])
+def test_heads_that_share_keys_may_stand_behind_positions(named: bool) -> None:
+    def behind(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        assert (query.shape[2], key.shape[2]) == (4, 2)
+        swapped = (x.swapaxes(1, 2) for x in (query, key, value))
+        output, lse = numpy_ref.grouped_attention(*swapped, **options)
+        return output.swapaxes(1, 2), lse
+
+    function = (lambda q, k, v: behind(q, k, v)) if named else behind
+    found = adapt_signature(function, GROUPED, Declarations(terms={"LAYOUT": "BNHD"}))(**SHARED)
+    for one, other in zip(found, numpy_ref.grouped_attention(**SHARED), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+ROTARY = CATALOGUE["rotary_embedding"]
+TURNED = {
+    "x": np.random.default_rng(0).standard_normal((2, 3, 5, 8)),
+    "positions": np.arange(10).reshape(2, 5),
+}
+
+
+def apply_rotary(input, position_ids, is_neox_style=True, rope_theta=1e4, rotary_embedding_dim=0):
+    pairing = "halves" if is_neox_style else "interleaved"
+    width = rotary_embedding_dim or None
+    return numpy_ref.rotary_embedding(input, position_ids, pairing, rope_theta, width)
+
+
+@pytest.mark.parametrize("pairing", ["halves", "interleaved"])
+@pytest.mark.parametrize("options", [{}, {"base": 8.0}, {"rotary_dim": 4}])
+def test_a_flag_says_how_channels_are_paired(pairing, options):
+    turn, call = adapt_signature(apply_rotary, ROTARY), TURNED | {"pairing": pairing} | options
+    np.testing.assert_array_equal(turn(**call), numpy_ref.rotary_embedding(**call))
+
+
+def test_a_flag_has_no_third_pairing():
+    with pytest.raises(NotImplementedError, match="takes no pairing"):
+        adapt_signature(apply_rotary, ROTARY)(**TURNED, pairing="half")

@@ -375,6 +375,15 @@ def test_a_precision_that_cannot_be_read_breaks_the_backend(declared: str, tmp_p
 # Broken and missing, in one line
 
 
+def test_a_name_that_a_file_imports_is_judged_by_what_is_told(tmp_path: Path) -> None:
+    (tmp_path / "lies_beside.py").write_text(SOFTMAX)
+    told = loaded(tmp_path, "from lies_beside import softmax\n").broken
+    assert told is not None
+    backend = load(told.partition("attnverify run ")[2])
+    assert backend.broken is None
+    assert [each.name for each in backend.implementations] == ["softmax"]
+
+
 BROKEN = {
     "a syntax error": ("def softmax(score:\n", "SyntaxError"),
     "a name that is not there": ("import numpy as np\nx = np.no_such_thing\n", "AttributeError"),
@@ -387,8 +396,7 @@ BROKEN = {
     "no operation": ("def my_kernel(x):\n    return x\n", "names no operation of the catalogue"),
     "an operation of others": (
         "from attnverify.numpy_ref.attention import softmax\n",
-        "softmax is imported there, not defined: list it in __all__, or judge it by --fn "
-        "attnverify.numpy_ref.attention:softmax",
+        "softmax is imported there, not defined: list it in __all__, or judge it by: attnverify ",
     ),
     "no operation, but a name close to one": (
         "def sofmax(x):\n    return x\n",
@@ -503,7 +511,7 @@ def test_what_is_declared_of_a_dtype_says_nothing_of_the_others(
 ) -> None:
     library = replace(array_library("numpy"), flushes_subnormals=lambda: DTYPES)
     monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
-    text = 'PRECISION = {"float32": "wide"}\ndef shift_right(x):\n    return x\n'
+    text = 'PRECISION = {"float32": {"acc": "float32"}}\ndef shift_right(x):\n    return x\n'
     made = only(loaded(tmp_path, text))
     assert [made.precision(dtype).acc.ftz for dtype in ("float32", "bfloat16")] == [False, True]
 
@@ -522,9 +530,94 @@ def test_a_right_attention_of_torch_in_bfloat16_is_right_on_every_processor(
     judge(only(backend), case_of(fixed_recipe(op, sizes, "subnormal"), "bfloat16"))
 
 
-def test_what_a_file_declares_of_its_arithmetic_stays(
+@pytest.mark.parametrize("declared", ['"wide"', '"eager"', '{"preset": "fused", "block": 32}'])
+def test_a_preset_says_nothing_of_subnormal_numbers(
+    declared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is named is no stricter there than nothing named: it is the library that flushes."""
+    library = replace(array_library("numpy"), flushes_subnormals=lambda: ("bfloat16",))
+    monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
+    made = only(loaded(tmp_path, SOFTMAX.replace('"wide"', declared)))
+    assert [made.precision(dtype).acc.ftz for dtype in ("float32", "bfloat16")] == [False, True]
+    assert not made.precision("float16").storage.ftz
+
+
+def test_a_format_that_a_file_names_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = replace(array_library("numpy"), flushes_subnormals=lambda: DTYPES)
     monkeypatch.setattr(backends_module, "library_of", lambda *_: library)
-    assert not only(loaded(tmp_path, SOFTMAX)).precision("float32").storage.ftz
+    named = '{"preset": "wide", "acc": "float32", "storage": "float32"}'
+    made = only(loaded(tmp_path, SOFTMAX.replace('"wide"', named))).precision("float32")
+    assert (made.storage.ftz, made.acc.ftz, made.softmax.ftz) == (False, False, True)
+
+
+@pytest.mark.parametrize("declared", ["", 'PRECISION = "eager"'])
+def test_a_right_attention_of_torch_is_right_whatever_preset_it_names(
+    declared: str, tmp_path: Path
+) -> None:
+    """q @ k.mT of sizes for which there are instructions (VDPBF16PS, AMX) that flush."""
+    backend = loaded(tmp_path, EAGER.format(declared=declared))
+    op, sizes = CATALOGUE["scaled_dot_product_attention"], {"N": 64, "M": 64, "D": 64, "E": 64}
+    judge(only(backend), case_of(fixed_recipe(op, sizes, "subnormal"), "bfloat16"))
+
+
+EAGER = """
+import torch
+{declared}
+
+def scaled_dot_product_attention(query, key, value):
+    score = query @ key.mT * query.shape[-1] ** -0.5
+    return torch.softmax(score, -1) @ value
+"""
+
+
+def folder_of(folder: Path, **files: str) -> str:
+    """Files of a folder by their stems; the path of the last."""
+    for stem, text in files.items():
+        (folder / f"{stem}.py").write_text(text)
+    return str(folder / f"{stem}.py")
+
+
+def test_what_lies_beside_a_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    beside = "def shift_right(x):\n    return x\n"
+    mine = "from beside_1 import shift_right as f\n\ndef shift_right(x):\n    return f(x)\n"
+    found = load(folder_of(tmp_path, beside_1=beside, mine=mine))
+    assert (found.broken, found.missing) == (None, None)
+    assert [one.name for one in found.implementations if not one.operation.is_gradient] == [
+        "shift_right"
+    ]
+
+
+def test_a_name_of_the_catalogue_that_is_assigned_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = "import beside_2\n\nshift_right = beside_2.move\n"
+    found = load(folder_of(tmp_path, beside_2="def move(x):\n    return x\n", mine=mine))
+    assert "shift_right" in [one.name for one in found.implementations]
+
+
+MANY = """
+def shift_right(x):
+    return x
+
+def self_attention(x, params, mask=None):
+    return x
+"""
+
+
+def test_an_unknown_argument_costs_its_operation_alone(tmp_path: Path) -> None:
+    found = load(folder_of(tmp_path, mine=MANY))
+    assert found.broken is None
+    assert {one.operation.forward.name for one in found.implementations} == {"shift_right"}
+    (words,) = found.refused
+    assert words.startswith("self_attention is not judged: argument 'params'")
+    assert words.endswith('ARGUMENTS = {"params": "parameters"}') and words in found.notes
+
+
+def test_where_nobody_knows_what_an_argument_is_no_line_is_offered(tmp_path: Path) -> None:
+    mine = "def scaled_dot_product_attention(strange, other, third):\n    return strange\n"
+    words = load(folder_of(tmp_path, mine=mine)).broken or ""
+    assert "argument 'strange'" in words and "ARGUMENTS" not in words

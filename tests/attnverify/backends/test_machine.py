@@ -64,7 +64,7 @@ def test_a_triton_kernel_is_judged(dtype: str) -> None:
 def test_what_the_machine_cannot_see_is_told_beside_the_verdict() -> None:
     described = describe_loaded(load(str(TRITON)), [])
     (note,) = [note for note in described["notes"] if "does not see" in note]
-    assert all(word in note for word in ("ptxas", "timing", "order of memory", "TMA", "syncwarp"))
+    assert all(word in note for word in ("ptxas", "timing", "TMA", "syncwarp"))
     assert not any("does not see" in note for note in load("numpy_ref").notes)
 
 
@@ -239,6 +239,16 @@ def test_where_there_is_a_gpu_it_is_used(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_machine(TRITON) == Machine(80, "torch")
 
 
+def test_a_file_that_compiles_cuda_by_pytorch_gets_the_machine(tmp_path: Path) -> None:
+    file = tmp_path / "answer.py"
+    file.write_text(
+        "from torch.utils import cpp_extension\nadd = cpp_extension.load_inline('add', '')\n"
+    )
+    assert find_machine(file) == Machine(90, "torch")
+    file.write_text("import torch\n# load_inline\n")
+    assert find_machine(file) is None
+
+
 OWN = """
 
 def from_numpy(x, dtype):
@@ -296,3 +306,12 @@ def test_words_about_the_interpreter_do_not_ask_for_it(tmp_path: Path) -> None:
     assert find_machine(file) == Machine(90, "torch")
     file.write_text('import os, triton\nos.environ["TRITON_INTERPRET"] = "1"\n')
     assert find_machine(file) is None
+
+
+def test_subnormal_numbers_count_as_cupy_has_them_compiled(tmp_path: Path) -> None:
+    """It compiles with -ftz=true: a kernel that names no arithmetic is not accused of that."""
+    file = tmp_path / "mine.py"
+    file.write_text("import cupy\n\n\ndef softmax(score):\n    return score\n")
+    backend = load(str(file))
+    assert backend.flushing == ("float32", "bfloat16")
+    assert describe_loaded(backend, [])["flushing"] == backend.flushing  # it is judged elsewhere

@@ -4,10 +4,7 @@ their words say.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify import ROOT
 from attnverify.backends.loader import Implementation, load
-from attnverify.bench.measure import cases as named
+from attnverify.bench.device import two_threads
 from attnverify.bench.measure import roofline, sampling
 from attnverify.bench.measure import shares as shares_of
 from attnverify.bench.measure.cases import (
@@ -35,7 +31,6 @@ from attnverify.bench.measure.cases import (
     square,
 )
 from attnverify.bench.measure.contestants import (
-    CONTESTANTS,
     Contestant,
     implementation_of,
     in_order,
@@ -46,23 +41,12 @@ from attnverify.bench.measure.roofline import Ceilings, Cost, cost
 from attnverify.bench.measure.shares import Share, ask, draw_shares
 from attnverify.bench.measure.summary import compare_rounds, interval, summarise
 from attnverify.bench.measure.validation import check_shares, judged
-from attnverify.bench.plugin import AboveNoise
-from attnverify.bench.races import signature, two_threads
-from attnverify.bench.report.goals import BEST, GOALS, Goal, closing_lines, outcome
-from attnverify.bench.report.history import Run
+from attnverify.bench.report.figures import assign_styles
 from attnverify.bench.report.html_page import report_page
 from attnverify.bench.report.plots import plots
-from attnverify.bench.report.results import (
-    files,
-    latest,
-    new_results_file,
-    read,
-    slug,
-)
-from attnverify.bench.report.scaling import exponent
+from attnverify.bench.report.results import Run
 from attnverify.bench.report.tables import show, verdict
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.traits import CHAPTERS
 from attnverify.cli import main
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement
@@ -340,25 +324,6 @@ def test_a_share_that_is_too_large_is_said_not_to_be_judged(
     assert told.startswith("correct; timed gradients by keys not judged: 144 pairs")
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_chapter_has_its_benchmarks(chapter: str, device: str) -> None:
-    assert (ROOT / "tests" / f"bench_{chapter}.py").exists()
-    found = named.cases(chapter, device)
-    assert len({signature(case) for case in found}) == len(found)
-    assert found or device == "cuda"
-
-
-def test_the_goals_speak_of_cases_that_are_run() -> None:
-    for device, goals in GOALS.items():
-        known = {case.name for chapter in CHAPTERS for case in named.cases(chapter, device)} | {
-            "differential suite"
-        }
-        assert {case for goal in goals for case in goal.cases} <= known
-        labels = {contestant.label for contestant in CONTESTANTS} | {"verify"}
-        assert {one for goal in goals for one in goal.ours.split(" or ")} <= labels
-
-
 def test_a_contestant_gets_its_arrays_in_its_own_order_of_memory() -> None:
     x = np.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
     turned = in_order(x, "NBHD")
@@ -439,7 +404,7 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-# Results and goals
+# Results
 
 
 def measurement(
@@ -462,168 +427,9 @@ def measurement(
     )
 
 
-TWICE = Goal("row", ("case",), "ours", "peer", 2, 4)
-OURS = measurement("ours", [1.0, 1.0, 1.0], ours=True, peak_extra_bytes=5)
-
-
-def ours_beside(label: str, times: float) -> dict[str, object]:
-    """Ours in a race in which another took so many times as long."""
-    return OURS | {"ratios": {label: (times, times, times)}}
-
-
-@pytest.mark.parametrize(
-    ("times", "word"), [(5.0, "goal met"), (3.0, "floor met"), (1.5, "MISSED")]
-)
-def test_a_row_is_met_or_missed_with_its_figure(times: float, word: str) -> None:
-    found = outcome(TWICE, [ours_beside("peer", times), measurement("peer", [times] * 3)])
-    assert (found.word, found.figure) == (word, times)
-
-
 def test_ratios_are_taken_round_by_round() -> None:
     assert compare_rounds([2.0, 20.0, 4.0], [1.0, 10.0, 2.0]) == (2.0, 2.0, 2.0)
     assert interval(5) == (0, 4) and interval(20) == (5, 14)
-
-
-@pytest.mark.parametrize(
-    ("records", "why"),
-    [
-        ([], "no such case"),
-        ([measurement("peer", [1.0])], "ours took no part"),
-        ([OURS], "peer took no part"),
-        (
-            [OURS, measurement("peer", [], verdict="missing", reason="not installed")],
-            "peer missing: not installed",
-        ),
-        ([OURS | {"refused": "too fast"}, measurement("peer", [1.0])], "ours refused: too fast"),
-    ],
-)
-def test_a_row_that_cannot_be_measured_says_why(records: list[dict[str, object]], why: str) -> None:
-    found = outcome(TWICE, records)
-    assert found.word == "not measured" and why in found.why
-
-
-def test_a_wrong_peer_is_not_the_best_correct_one() -> None:
-    best = Goal("row", ("case",), "ours", BEST, 2, 4)
-    records = [
-        ours_beside("right", 3.0),
-        measurement("wrong", [0.1], verdict="wrong"),
-        measurement("refused", [0.1], refused="x"),
-        measurement("right", [3.0] * 3),
-    ]
-    assert outcome(best, records).figure == 3.0
-
-
-def test_the_worst_case_of_a_row_counts() -> None:
-    both = Goal("row", ("case", "other"), "ours", "peer", 2, 4)
-    records = [
-        ours_beside("peer", 5.0),
-        measurement("peer", [5.0] * 3),
-        ours_beside("peer", 3.0) | {"case": "other"},
-        measurement("peer", [3.0] * 3, case="other"),
-    ]
-    assert outcome(both, records).figure == 3.0
-    assert (
-        outcome(both, [*records, OURS | {"case": "other", "dtype": "float16"}]).word
-        == "not measured"
-    )
-
-
-def test_memory_is_compared_by_its_peaks() -> None:
-    goal = Goal("row", ("case",), "ours", "peer", 10, 40, measure="memory")
-    assert outcome(goal, [OURS, measurement("peer", [1.0])]).figure == 20
-
-
-def test_the_closing_lines_name_every_row_of_both_tables() -> None:
-    lines = closing_lines([], "cpu")
-    assert sum("not measured: no GPU" in line for line in lines) == len(GOALS["cuda"])
-    assert len([line for line in lines if "floor" in line]) == len(GOALS["cuda"]) + len(
-        GOALS["cpu"]
-    )
-
-
-def test_exponents_are_slopes() -> None:
-    assert exponent([(n, 3.0 * n**2) for n in (512, 1024, 4096)]) == pytest.approx(2)
-    assert (
-        exponent([(512, 1.0), (1024, 2.0)]) is None
-        and exponent([(1, 0.0), (2, 1.0), (3, 1.0)]) is None
-    )
-
-
-def test_the_last_result_of_the_same_device_is_found(tmp_path: Path) -> None:
-    assert latest(tmp_path, "a") is None
-    for folder, name in (
-        ("a/2026-01-02", "120000"),
-        ("a/2026-01-10", "080000"),
-        ("b/2026-02-01", "080000"),
-    ):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / f"{name}.json").write_text("{}")
-    assert (
-        latest(tmp_path, "a") == tmp_path / "a/2026-01-10/080000.json" and len(files(tmp_path)) == 3
-    )
-    assert (
-        new_results_file(tmp_path, slug("NVIDIA H200 (141 GB)")).parent.parent.name
-        == "nvidia-h200-141-gb"
-    )
-
-
-@pytest.mark.parametrize(("now", "fails"), [(1.0, False), (1.02, False), (1.5, True)])
-def test_a_slowdown_above_its_noise_fails(now: float, fails: bool) -> None:
-    ours = {"ours": True, "ceilings": {"flops": 1.0, "bandwidth": 1.0}}
-    current, then = (
-        {"median": now, "iqr": 0.01, "extra_info": ours},
-        {"median": 1.0, "iqr": 0.01, "extra_info": ours},
-    )
-    assert bool(AboveNoise().fails(current, then)) == fails
-    assert AboveNoise().fails(current | {"extra_info": {"ours": False}}, then) is None
-    slower_machine = current | {"extra_info": ours | {"ceilings": {"flops": 0.4, "bandwidth": 1.0}}}
-    assert AboveNoise().fails(slower_machine, then) is None
-
-
-# The run
-
-
-RECORDED = """
-import pytest
-from attnverify.bench.races import replay, replayed
-
-@pytest.mark.benchmark(timer=replayed)
-def test_time(benchmark):
-    benchmark.extra_info["label"] = "honest"
-    replay(benchmark, [0.5, 0.25])
-"""
-
-
-def test_the_record_is_what_was_measured(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text(RECORDED)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "attnverify.bench.plugin",
-        "--benchmark-json=result.json",
-    ]
-    alone = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
-    }  # a worker keeps no record
-    subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=alone | {"PYTHONPATH": str(HERE.parents[1])},
-        check=True,
-        capture_output=True,
-    )
-    (kept,) = read(tmp_path / "result.json")
-    assert kept == {"label": "honest"}
-    (bench,) = json.loads((tmp_path / "result.json").read_text())["benchmarks"]
-    assert (
-        bench["stats"]["median"] == pytest.approx(0.375) and bench["options"]["timer"] == "replayed"
-    )
-    assert "data" not in bench["stats"]
 
 
 def test_a_record_says_how_much_slower_the_others_were() -> None:
@@ -700,14 +506,10 @@ def records() -> list[dict[str, object]]:
 
 
 def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> None:
-    page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
+    page = report_page([Run("a-device", "2026-01-01 12:00", "0123456", records)])
     (plots_of,) = re.findall(r'<div class="plots">(.*?)</div>', page, re.DOTALL)
-    assert plots_of.count("<figure>") == page.count("<svg ") == 4
-    assert (
-        "row 3 &lt;of&gt; 5" in page
-        and "flash_attn is not installed" in page
-        and "not measured" in page
-    )
+    assert plots_of.count("<figure>") == page.count("<svg ") == 2
+    assert "row 3 &lt;of&gt; 5" in page and "flash_attn is not installed" in page
     outside = [
         link for link in re.findall(r'(?:src|href)="([^"]*)"', page) if not link.startswith("#")
     ]
@@ -716,15 +518,19 @@ def test_the_page_needs_nothing_beside_it(records: list[dict[str, object]]) -> N
     assert len(names) == len(set(names))
 
 
-def test_growth_is_a_table_of_the_page(records: list[dict[str, object]]) -> None:
-    page = report_page({"a-device": [Run("a-device", "2026-01-01 12:00", "0123456", records)]})
-    (table,) = re.findall(r'<table[^>]*id="growth-0-table".*?</table>', page, re.DOTALL)
-    cells = (PLAIN, "labml-nn", "N^1.00", "N^1.00", "512 to 2048")
-    assert cells in [
-        tuple(re.findall(r'<td class="whole"[^>]*>([^<]*)</td>', row))
-        for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
-    ]
-    assert "torch_impl" not in table  # wrong at one length: two are too few to fit
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_table_is_as_wide_as_its_terminal_and_no_number_is_folded(
+    records: list[dict[str, object]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show("a device", records, [])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= columns
+    assert re.search(r"torch_impl +[\d.]+ ms .* correct", shown)
+    assert ("host" in shown.split("left out")[0]) == (columns == 200)
 
 
 def test_the_terminal_has_every_contestant(
@@ -756,4 +562,6 @@ def test_the_report_is_made_of_committed_results(
 
 
 def test_a_figure_is_drawn_the_same_way_twice(records: list[dict[str, object]]) -> None:
-    assert plots(records) == plots(records) and len(plots(records)) == 4 and plots([]) == {}
+    styles = assign_styles(records)
+    drawn = plots(records, styles)
+    assert drawn == plots(records, styles) and len(drawn) == 2 and plots([], styles) == {}

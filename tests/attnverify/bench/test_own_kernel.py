@@ -1,5 +1,6 @@
 """A user's own kernel in a race: it is judged first, and a wrong one is timed only when asked."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from click.testing import CliRunner, Result
 
 from attnverify.backends.loader import load
 from attnverify.bench import own_kernel
+from attnverify.bench.measure import race
 from attnverify.bench.report import results
 from attnverify.cli.commands import attnverify
+from tests.support.cheats import CHEATS, HONEST
 
 RIGHT = """
 import numpy as np
@@ -53,6 +56,18 @@ def test_a_wrong_kernel_is_not_timed_unless_asked_and_then_marked(tmp_path: Path
     (tmp_path / "again").mkdir()
     asked = bench(tmp_path / "again", WRONG, "--wrong")
     assert asked.return_value == 1 and "wrong:" in asked.output and " us " in asked.output
+
+
+@pytest.mark.parametrize("name", ["slow_clock", "slow_clock_later", "patched_bench"])
+def test_who_exchanges_the_clock_is_told_and_its_time_refused(tmp_path: Path, name: str) -> None:
+    (cheat,) = (cheat for cheat in CHEATS if cheat.name == name)
+    clock, timed = time.perf_counter, race.timed
+    done = bench(tmp_path, HONEST + cheat.code)
+    words = cheat.words.removeprefix("its import ")
+    told = " ".join(done.output.split())
+    assert f"refused: {words.split(' (')[0]}" in told and done.return_value == 1
+    assert (f"note: its import {words}" in told) == (name != "slow_clock_later")
+    assert (time.perf_counter, race.timed) == (clock, timed)
 
 
 def test_a_backend_without_the_operation_says_so(tmp_path: Path) -> None:

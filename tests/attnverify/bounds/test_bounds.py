@@ -15,7 +15,6 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.bounds import (
     BOUNDS,
-    OPERATIONS,
     bound,
     relative,
     relative_gradients,
@@ -25,6 +24,7 @@ from attnverify.bounds.softmax_rows import rows, weight_increase
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import EXACT
+from attnverify.derived.today import BOUNDS as DERIVED
 from attnverify.precision import DTYPES, PRESETS, REFERENCE, resolve
 from tests.rounding_variants import share_of_bound
 from tests.rounding_variants.attention import SCORES
@@ -149,10 +149,41 @@ def test_the_scores_error_does_not_see_a_constant_added_to_the_values() -> None:
     )
     value, E = rng.standard_normal((1, 1, 5, 2)), rng.random((1, 1, 3, 5))
     e1 = [
-        weighted_mean.distance(weighted_mean.weighted_mean(at, value + c), weight_increase(at, E))
+        weighted_mean.distances(weighted_mean.weighted_mean(at, value + c), weight_increase(at, E))[
+            0
+        ]
         for c in (0.0, 1000.0)
     ]
     np.testing.assert_allclose(*e1, rtol=1e-9)
+
+
+HIDDEN = {
+    "all seen": None,
+    "some hidden": np.random.default_rng(0).random((2, 1, 5, 7)) < 0.5,
+    "causal": np.tri(5, 7, 1) > 0,
+    "alike in all rows": np.random.default_rng(0).random((1, 3, 1, 7)) < 0.5,
+}
+
+
+@pytest.mark.parametrize("block", [1, 50, 2**15])
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("visible", HIDDEN.values(), ids=[*HIDDEN])
+def test_what_is_formed_in_blocks_is_the_formula(
+    visible: np.ndarray | None, dropped: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighted_mean, "BLOCK", block)
+    rng, shape = np.random.default_rng(3), (2, 3, 5, 7)
+    at, value = rows(rng.standard_normal(shape), visible), rng.standard_normal((2, 3, 7, 4))
+    keep = rng.random(shape) < 0.6 if dropped else None
+    mix = weighted_mean.weighted_mean(at, value, keep, 0.25)
+    seen = np.broadcast_to(True if visible is None else visible, shape)[..., None]
+    x = value[..., None, :, :] * (1 if keep is None else keep[..., None] / 0.75)
+    x, weight = np.where(seen, x, 0.0), np.where(seen[..., 0], rng.random(shape), 0.0)
+    apart = np.where(seen, np.abs(x - mix.o[..., None, :]), 0.0)
+    wanted = np.abs(x).max(-2), apart.max(-2), (weight[..., None] * apart).sum(-2)
+    found = np.broadcast_to(mix.top, wanted[0].shape), mix.cap, weighted_mean.distances(mix, weight)
+    for mine, exact in zip((*found[:2], found[2][0]), wanted, strict=True):
+        assert (mine >= exact).all() and (mine <= exact * (1 + 1e-13) + 1e-14).all()
 
 
 def test_matrix_products_alone_are_looser_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,11 +216,11 @@ def test_matrix_products_alone_hold_under_dropout(
 
 
 def test_every_operation_has_a_twin_or_moves_numbers_only() -> None:
-    assert set(CATALOGUE) == OPERATIONS and not EXACT & set(BOUNDS)
-    assert set(BOUNDS) == set(CHOICES)
+    assert set(CATALOGUE) == set(BOUNDS) | EXACT and not EXACT & set(BOUNDS)
+    assert set(BOUNDS) == set(CHOICES) | set(DERIVED)
 
 
-@pytest.mark.parametrize("operation", BOUNDS)
+@pytest.mark.parametrize("operation", sorted(set(BOUNDS) - set(DERIVED)))
 def test_a_twin_takes_the_parameters_of_the_specification(operation: str) -> None:
     parameters = inspect.signature(BOUNDS[operation]).parameters
     wanted = inspect.signature(CATALOGUE[operation].specification).parameters

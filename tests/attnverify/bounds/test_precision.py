@@ -80,6 +80,15 @@ def test_fields_change_a_preset() -> None:
     assert replace(PRESETS["fused"](FLOAT16), exp_ulps=20, softmax=BFLOAT16, lse_merge=True) == P
 
 
+def test_four_words_stand_for_fields_and_a_field_is_taken_before_them() -> None:
+    words = {"kept": "float16", "interior": "bfloat16", "accumulate": "float32", "score": "float32"}
+    found = resolve(words, SDPA, SDPA, "float16")
+    assert {found.prob, found.joined, found.stage} == {FLOAT16}
+    assert (found.softmax, found.score, found.acc) == (BFLOAT16, FLOAT32, FLOAT32)
+    wide = {"preset": "wide", "kept": "float16"}
+    assert resolve(wide, SDPA, SDPA, "float16").stage == FLOAT16
+
+
 def test_storage_may_flush() -> None:
     assert (
         resolve({"storage": "bfloat16_ftz"}, SDPA, SDPA, "bfloat16").storage
@@ -139,7 +148,7 @@ def test_what_no_key_covers_is_undeclared() -> None:
     [
         ("eagre", "preset", "eagre"),
         ({"preset": "flash"}, "preset", "flash"),
-        ({"accumulate": "float32"}, "acc", "accumulate"),
+        ({"accumulator": "float32"}, "acc", "accumulator"),
         ({"acc": "float33"}, "acc", "float33"),
         ({"acc": None}, "acc", "None"),
         ({"storage": "float32"}, "storage", "float32"),

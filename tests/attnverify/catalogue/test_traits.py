@@ -15,20 +15,20 @@ from attnverify.catalogue import operation as catalogue
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, TRAITS, Traits
-from attnverify.checks.large_sizes import large_size_checks
 from attnverify.checks.metamorphic import relation_checks, take_along
 from attnverify.checks.registry import checks
 from attnverify.checks.systematic_error import systematic_error_checks
-from attnverify.diagnosis.conventions.convention import conventions
+from attnverify.conventions.convention import conventions
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.real.calls import far_calls
 from attnverify.inputs.recipe import Inputs
 
 ROWS = [CATALOGUE[name] for name in TRAITS]
 TIMED = {case.timed for case in (*CPU, *field_shapes())}
 
 APPLIED: dict[str, Callable[[str], Iterable[Any]]] = {
-    "long sequences": lambda name: large_size_checks(name, "default"),
+    "long sequences": lambda name: far_calls(CATALOGUE[name], "default"),
     "relations": lambda name: relation_checks(name, "quick", 0),
     "systematic errors": lambda name: systematic_error_checks(name, 0),
     "conventions": conventions,
@@ -199,15 +199,16 @@ def test_what_is_given_no_array_and_what_returns_booleans() -> None:
     assert named(lambda op: not op.is_given_arrays) == {
         *("causal_mask", "get_slopes", "sinusoidal_positions", "init_mems"),
     }
-    assert named(lambda op: op.dtypes == ("bool",)) == {"causal_mask"}
+    assert named(lambda op: op.dtypes == ("bool",)) == {"causal_mask", "visible_keys"}
 
 
 def test_attentions_scores_layers_and_what_has_a_memory() -> None:
     assert named(lambda op: op.is_score) == {name for name in TRAITS if name.endswith("_score")}
     layers = ("self_attention", "multi_head_attention")
+    today = ("merge_attention", "grouped_attention", "packed_attention")
     attentions = {name for name in TRAITS if name.endswith("_attention")}
     assert named(lambda op: op.is_attention) == {
-        name for name in attentions if not name.endswith(layers)
+        name for name in attentions if not name.endswith(layers + today)
     }
     assert named(lambda op: op.is_stack) == {"transformer_xl"}
     assert named(lambda op: op.has_memory and bool(op.axes)) == {

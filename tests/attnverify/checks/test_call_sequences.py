@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.backends.array_libraries import array_library
 from attnverify.backends.loader import Implementation, load
 from attnverify.checks.call_sequences import call_steps, judge_sequence, passes_when_reloaded
+from attnverify.checks.registry import IN_INFERENCE, WRITTEN_ANEW, checks, concerns
+from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import judge
+from attnverify.judge.judging import is_right, judge
 
 SHORT = Recipe(
     "softmax",
@@ -136,3 +140,49 @@ def test_a_sequence_repeats_changes_and_returns() -> None:
 def test_two_masks_of_one_geometry_differ() -> None:
     one, two = (step[1].recipe for step in call_steps(SHORT, LONG, "float32")[3:5])
     assert one.sizes == two.sizes and one.mask != two.mask
+
+
+TRAINED = str(Path(__file__).parents[2] / "sample_backends/training_elsewhere.py")
+ELSEWHERE = {i.how: i for i in load(TRAINED).implementations if not i.operation.is_gradient}
+
+
+def objection(own: Implementation, aspect: str, name: str, dtype: str = "float32") -> str:
+    try:
+        checks(own.operation.name, aspect, "quick", 0)[name](own, dtype)
+    except Disagreement as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("how", "aspect", "name"),
+    [
+        ("packs_keys_once", "side effects", WRITTEN_ANEW),
+        ("wrong_in_inference", "values", IN_INFERENCE),
+    ],
+)
+def test_a_fault_is_noticed_by_the_one_check_that_is_for_it(
+    how: str, aspect: str, name: str
+) -> None:
+    own = ELSEWHERE[how]
+    assert objection(own, aspect, name)
+    assert not objection(ELSEWHERE["sound"], aspect, name)
+    for recipe in fixed_cases(own.operation.name)[::3]:
+        assert judge(own, case_of(recipe, "float32")).budget <= 1
+
+
+def test_a_third_of_the_values_is_judged_without_a_graph() -> None:
+    recipes = draw_recipes("scaled_dot_product_attention", "any", 60, 0)
+    wrong = ELSEWHERE["wrong_without_a_graph"]
+    right = [is_right(wrong, case_of(recipe, "float32")) for recipe in recipes]
+    assert 20 < sum(right) < 55
+    assert all(is_right(ELSEWHERE["sound"], case_of(recipe, "float32")) for recipe in recipes)
+
+
+def test_what_a_library_has_no_notion_of_is_not_asked() -> None:
+    numpy = load("numpy_ref").implementations[0]
+    assert not concerns(IN_INFERENCE, numpy) and concerns(WRITTEN_ANEW, numpy)
+    assert concerns(IN_INFERENCE, ELSEWHERE["sound"])
+    library = replace(array_library("numpy"), is_writable=False)
+    fixed = replace(numpy, backend=replace(numpy.backend, library=library))
+    assert not concerns(WRITTEN_ANEW, fixed)

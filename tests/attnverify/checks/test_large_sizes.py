@@ -14,7 +14,8 @@ from attnverify.backends.call_adapter import adapt_signature
 from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks import large_sizes
-from attnverify.judge.case import Case, errors_of_large
+from attnverify.inputs.real.calls import everyday_calls, far_calls
+from attnverify.judge.case import Case, case_of, errors_of_large
 from attnverify.judge.errors import Disagreement, Unsupported
 
 LAYER = CATALOGUE["self_attention"]
@@ -50,9 +51,9 @@ def test_every_square_layer_has_it_in_thorough_alone(name: str) -> None:
 def test_large_cases_are_worked_out_once_for_all_columns(name: str) -> None:
     """Implementations come one after the other, and each meets all of them."""
     op = CATALOGUE[name]
-    recipes = large_sizes.large_recipes(op, "default") + large_sizes.grid_recipes(op, "default")
-    first = [large_sizes.large_case(recipe, "float32") for recipe in recipes]
-    again = [large_sizes.large_case(recipe, "float32") for recipe in recipes]
+    recipes = [*everyday_calls(name, "default", 0), *large_sizes.grid_recipes(op, "default")]
+    first = [case_of(recipe, "float32") for recipe in recipes]
+    again = [case_of(recipe, "float32") for recipe in recipes]
     assert all(one is other for one, other in zip(first, again, strict=True))
 
 
@@ -66,7 +67,7 @@ def test_what_the_bounds_of_the_longest_share_is_not_kept(monkeypatch: pytest.Mo
     """They are gigabytes, and the next case needs as much."""
 
     def judge_and_fail(implementation: Implementation, case: Case) -> None:
-        errors_of_large(Case(large_sizes.large_recipes(LAYER, "default")[0], case.dtype))
+        errors_of_large(Case(far_calls(LAYER, "default")[0], case.dtype))
         raise Disagreement("wrong")
 
     monkeypatch.setattr(large_sizes, "judge", judge_and_fail)

@@ -13,7 +13,7 @@ import pytest
 
 from attnverify import __version__, describe_installation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.cli import operations
+from attnverify.cli import main, operations
 from attnverify.options import operation_names
 from tests.support.run_attnverify import ROOT, in_a_process, in_pytest, judged, report_in, verify
 from tests.support.sample_backends import HERE
@@ -77,7 +77,6 @@ WRONG = {
         "wanted one --op",
     ),
     "nothing to forget": (("forget",), "wanted the hashes of records, or --all"),
-    "an unknown step": (("gpu-report", "--step", "x"), "'x' is not one of"),
 }
 
 
@@ -329,3 +328,15 @@ def test_a_new_file_takes_arrays_of_a_library_that_is_installed(
     monkeypatch.setattr(operations, "find_spec", lambda name: name == library or None)
     assert f"for arrays of {library}" in verify("new", "softmax").output
     assert f"import {library}\n" in Path("softmax.py").read_text()
+
+
+def test_a_mistake_of_ours_is_not_a_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        raise RecursionError("of ours")
+
+    monkeypatch.setattr("attnverify.cli.run_command", fail)
+    assert main(["run", "kernel.py"]) == 3
+    assert "RecursionError: of ours" in (words := capsys.readouterr().err)
+    assert words.splitlines()[-1].startswith("attnverify: an error of attnverify itself")

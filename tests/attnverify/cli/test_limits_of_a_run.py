@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from attnverify.plugin.journal import Journal, fingerprint
 from attnverify.plugin.state import State
 from attnverify.report.html.run_page import describe_outcome
 from attnverify.session import Verification
+from attnverify.verdicts.journal import Journal, fingerprint
 from tests.support.run_attnverify import judged, load_backends_here
 
 RIGHT = """

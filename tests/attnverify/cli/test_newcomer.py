@@ -50,14 +50,18 @@ class Newcomer:
     """Somebody in a folder of their own, with the command in an environment of their own."""
 
     def __init__(self, command: Path, folder: Path) -> None:
-        self.command, self.folder = command, folder
+        self.command, self.folder, self.columns = command, folder, 400
 
     def types(self, *words: str) -> tuple[int, str]:
         """The status and all that is printed."""
         done = subprocess.run(
             [str(self.command), *words],
             cwd=self.folder,
-            env={"PATH": f"{self.command.parent}:/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            env={
+                "PATH": f"{self.command.parent}:/usr/bin:/bin",
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": str(self.columns),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -100,7 +104,7 @@ def test_all_that_is_printed_of_a_newcomers_file(
 ) -> None:
     if name == "triton_sdpa.py":
         pytest.importorskip("triton")
-    ended, output = judged(newcomer, name, *options)
+    ended, output = judged(newcomer, name, "-v", *options)
     expected = (FILES / "printed" / f"{Path(name).stem}.txt").read_text().splitlines()
     assert unchanging(output) == expected
     assert ended == status
@@ -127,7 +131,7 @@ def test_a_function_of_a_library_is_judged_by_its_name(newcomer: Newcomer) -> No
     (newcomer.folder / "mine.py").write_text(text)
     status, output = newcomer.types("run", "mine.py")
     assert status == 2
-    assert "judge it by --fn torch.nn.functional:scaled_dot_product_attention" in output
+    assert "judge it by: attnverify run mine.py:scaled_dot_product_attention" in output
 
 
 def test_another_word_or_a_missing_line_is_a_difference() -> None:
@@ -149,6 +153,8 @@ def lines_of_readme() -> list[str]:
 def prepare(folder: Path) -> None:
     """What README's lines speak of."""
     shutil.copy(FILES / "alibi_right.py", folder / "my_kernel.py")
+    shutil.copy(FILES / "rms_norm_right.py", folder / "any_kernel.py")
+    shutil.copy(FILES / "rms_norm_spec.py", folder / "my_spec.py")
     rng = np.random.default_rng(0)
     shapes = {"query": (1, 2, 5, 4), "key": (1, 2, 9, 4), "value": (1, 2, 9, 3)}
     arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
@@ -156,11 +162,12 @@ def prepare(folder: Path) -> None:
 
 
 def test_the_failure_in_readme_is_what_is_printed(newcomer: Newcomer) -> None:
-    shown = re.findall(r"(?s)```\n(alibi_attention of .*?)```", README)
+    shown = re.findall(r"(?s)```\n(alibi_attention of my_kernel in .*?)```", README)
     shutil.copy(FILES / "alibi_plain.py", newcomer.folder / "my_kernel.py")
-    line = ("run", "my_kernel.py", "--profile", "quick", "--dtype", "float16", "-k", "values")
+    line = ("run", "my_kernel.py", "-v", "--profile", "quick", "--dtype", "float16", "-k", "values")
+    newcomer.columns = 100
     status, output = newcomer.types(*line)
-    printed = re.findall(r"(?s)(alibi_attention of .*?)={9}", output)
+    printed = re.findall(r"(?s)(alibi_attention of my_kernel in .*?)={9}", output)
     assert status == 1
     assert [unchanging(text) for text in printed] == [unchanging(text) for text in shown]
 
@@ -169,7 +176,11 @@ def test_readme_is_short() -> None:
     assert len(README.encode()) <= 6000
 
 
-SLOW = ("attnverify run my_kernel.py", "attnverify bench my_kernel.py")
+SLOW = (
+    "attnverify run my_kernel.py",
+    "attnverify bench my_kernel.py",
+    "attnverify run any_kernel.py --spec my_spec.py",
+)
 
 
 def test_the_quick_lines_of_readme_run_as_they_stand(newcomer: Newcomer) -> None:
@@ -179,10 +190,13 @@ def test_the_quick_lines_of_readme_run_as_they_stand(newcomer: Newcomer) -> None
     shutil.copy(newcomer.folder / "before.json", newcomer.folder / "after.json")
     assert json.loads((newcomer.folder / "after.json").read_text())["tallies"]
     typed = [line for line in lines_of_readme() if line not in SLOW]
-    assert len(typed) >= 5
+    assert len(typed) >= 3
     for line in typed:
         _, *words = line.split()
+        if words[0] == "new":  # it overwrites nothing
+            (newcomer.folder / "my_kernel.py").unlink()
         assert (line, newcomer.types(*words)[0]) == (line, 0)
+        prepare(newcomer.folder)
 
 
 @pytest.mark.thorough

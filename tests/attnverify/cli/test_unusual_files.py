@@ -115,3 +115,49 @@ def test_no_far_word_is_suggested() -> None:
     output = verify("run", write(RIGHT), "--profile", "fast").output
     assert "wanted quick, default, thorough, got fast" in output
     assert "did you mean" not in output
+
+
+ATTENTION = """\
+import numpy as np
+
+
+def flash(q, k, v):
+    score = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]).astype(q.dtype)
+    e = np.exp(score - score.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "operation"),
+    [
+        (ATTENTION, "flash", "scaled_dot_product_attention"),
+        (
+            RIGHT.replace("shift_right", "my_shift_right_kernel"),
+            "my_shift_right_kernel",
+            "shift_right",
+        ),
+    ],
+    ids=["by arguments", "by a part of the name"],
+)
+def test_the_one_function_of_a_file_is_judged_whatever_its_name(
+    text: str, name: str, operation: str
+) -> None:
+    file = write(text)
+    done = verify("run", file, "--profile", "quick", "--dtype", "float32", "-k", "values")
+    told = " ".join(done.output.split())
+    assert done.status == 0 and f"{name} is taken for {operation}, by its arguments" in told
+    assert f"if it is another: attnverify run {file}:{name}=OPERATION" in told
+
+
+@pytest.mark.parametrize("function", ["moved(x)", "flash(a, b, c)", "load(path)"])
+def test_where_arguments_fit_several_operations_or_none_nothing_is_guessed(function: str) -> None:
+    done = verify("run", write(f"import numpy as np\n\n\ndef {function}:\n    return 0\n"))
+    assert done.status == 2 and "names no operation of the catalogue" in done.output
+
+
+def test_what_is_imported_under_the_name_of_an_operation_is_told_by_that_name() -> None:
+    write(RIGHT.replace("shift_right", "moved"), "helper.py")
+    write("from helper import moved as shift_right\n")
+    output = verify("run", "mine.py").output
+    assert "judge it by: attnverify run mine.py:shift_right" in " ".join(output.split())

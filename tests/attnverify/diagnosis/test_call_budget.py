@@ -22,7 +22,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.call_budget import EMULATED, KERNEL, ORACLE, CallBudget
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge import invoke
-from attnverify.judge.case import case_of
+from attnverify.judge.case import case_of, small_case
 from attnverify.reference import oracle
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.columns import judge_cell
@@ -46,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         made[what] += 1
         yield
 
-    case_of.cache_clear()  # what other tests have asked for would cost nothing
+    small_case.cache_clear()  # what other tests have asked for would cost nothing
     monkeypatch.setattr(invoke, "account_for", count)
     monkeypatch.setattr(oracle, "account_for", count)
     return made

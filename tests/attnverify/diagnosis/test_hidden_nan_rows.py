@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import diagnose, passed_observations
-from attnverify.diagnosis.mistakes.layers import EMPTY_ROWS, with_empty_rows
+from attnverify.diagnosis.layers.mistakes import EMPTY_ROWS, with_empty_rows
 from attnverify.faults.arithmetic.softmax import empty_rows
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of

@@ -3,7 +3,6 @@ Sums that are rounded to half precision between blocks of rows, as PyTorch's att
 of its gradients on a CPU, are told with the declaration under which they pass.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.large_sizes import describe_sizes, judge_whole, large_recipes
 from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
+from attnverify.inputs.real.calls import far_calls
+from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
 
 KERNEL = """
 import numpy as np
@@ -34,8 +35,8 @@ def scaled_dot_product_attention_grad(d_output, query, key, value):
         total += (weights[:, :, rows].mT @ d_output[:, :, rows].astype("f4")).astype(value.dtype)
     return d_query, d_key, {factor} * total
 """
-LARGE = large_recipes(CATALOGUE["scaled_dot_product_attention_grad"], "default")
-CHECK = partial(judge_whole, LARGE[-1])
+LARGE = far_calls(CATALOGUE["scaled_dot_product_attention_grad"], "default")[-1]
+CASE = case_of(LARGE, "float16")
 LINE = '{"float16": {"grad_partial": "float16"}}'
 
 
@@ -50,16 +51,15 @@ def gradient(folder: Path, declared: str = "", factor: float = 1) -> Implementat
 def test_the_declaration_is_told_and_passes(tmp_path: Path) -> None:
     made = gradient(tmp_path)
     with pytest.raises(Disagreement):
-        CHECK(made, "float16")
-    cause = find_narrow_partials(made, "float16", CHECK)
+        judge(made, CASE)
+    cause = find_narrow_partials(made, CASE)
     assert cause is not None and LINE in str(cause)
-    CHECK(gradient(tmp_path, f"PRECISION = {LINE}"), "float16")
+    judge(gradient(tmp_path, f"PRECISION = {LINE}"), CASE)
 
 
 def test_a_replay_tells_the_same(tmp_path: Path) -> None:
     made = gradient(tmp_path)
-    named = {"name": f"large: {describe_sizes(LARGE[-1])}", "profile": "default", "seed": 0}
-    record = FailureRecord.of_check(made, "float16", "gradients", named)
+    record = FailureRecord.of(made, CASE, "gradients")
     with pytest.raises(Disagreement, match="cause: as near as sums that are kept in float16"):
         replay(record, made)
 
@@ -68,10 +68,10 @@ def test_a_replay_tells_the_same(tmp_path: Path) -> None:
 def test_nothing_is_told_of_another_error(given: dict[str, Any], tmp_path: Path) -> None:
     """Of sums that are wrong beyond it, and where it is declared already."""
     made = gradient(tmp_path, **given)
-    assert find_narrow_partials(made, "float16", CHECK) is None
+    assert find_narrow_partials(made, CASE) is None
 
 
 def test_a_line_holds_what_is_declared_already(tmp_path: Path) -> None:
     made = gradient(tmp_path, 'PRECISION = {"float16": {"preset": "eager", "exp_ulps": 8}}')
-    cause = find_narrow_partials(made, "float16", CHECK)
+    cause = find_narrow_partials(made, CASE)
     assert '"preset": "eager", "exp_ulps": 8, "grad_partial": "float16"' in str(cause)

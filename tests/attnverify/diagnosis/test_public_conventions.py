@@ -10,7 +10,7 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.backends.loader import load
-from attnverify.diagnosis.conventions.public import PUBLIC
+from attnverify.diagnosis.public_conventions import PUBLIC
 from attnverify.failures.record import read_record
 from attnverify.failures.replay import replay
 from attnverify.judge.errors import Disagreement
@@ -36,7 +36,7 @@ SHOWN: dict[str, tuple[str, str, str]] = {
         f"{ALIBI}_grad",
     ),
     "get_alibi_biases": ("labml", "879ae8e9df89", ALIBI),
-    "everything kept at mem_len 0": ("transformers", "d4aa7d14e1ad", "update_mems"),
+    "keeps everything at mem_len 0": ("transformers", "d4aa7d14e1ad", "update_mems"),
 }
 """Words of a cause that name a package; the example, the record and who fails on it."""
 

@@ -21,9 +21,11 @@ Filled = tuple[dict[str, Any], str]
 
 TEXTS: dict[str, Filled] = {
     "EQUALS": (
-        {"mistakes": UNSCALED, "share": 0.0583},
+        {"mistakes": UNSCALED, "share": "0.058x of the bound"},
         "equals the specification with scores that are not scaled (0.058x of the bound)",
     ),
+    "EXACTLY": ({}, "exactly"),
+    "OF_THE_BOUND": ({"share": 0.0583}, "0.058x of the bound"),
     "AS_IN": (
         {"mistake": "NaN in rows that see no key", "packages": "labml-nn"},
         "NaN in rows that see no key, as in labml-nn",
@@ -32,6 +34,10 @@ TEXTS: dict[str, Filled] = {
     "BOTH": (
         {"one": UNSCALED, "other": "a top-left causal mask"},
         "scores that are not scaled and with a top-left causal mask",
+    ),
+    "OUTPUT_WITH": (
+        {"names": "the gradient by query", "mistake": "no delta"},
+        "the gradient by query as of the specification with no delta",
     ),
     "WHEN": (
         {"cause": "every output is 0.36% low", "where": "M > 64"},
@@ -64,7 +70,11 @@ TEXTS: dict[str, Filled] = {
         {"cause": "every output is 0.36% low"},
         "every output is 0.36% low, with ordinary numbers in the hidden slots too",
     ),
-    "INPUTS_ROUNDED": ({"name": "TF32"}, "inputs rounded to TF32"),
+    "STAGE_ROUNDED": ({"stage": "inputs", "name": "TF32"}, "inputs rounded to TF32"),
+    "ALLOWED": (
+        {"stage": "scores rounded to float16", "field": "score", "declared": "float16"},
+        'scores rounded to float16, which "score": "float16" in PRECISION allows',
+    ),
     "ARITHMETIC": ({"dtype": "float16"}, "float16 arithmetic"),
     "STORED_IN": (
         {"dtype": "float16"},
@@ -90,6 +100,14 @@ TEXTS: dict[str, Filled] = {
         "passes",
     ),
     "HAS_FACTOR": ({"what": "the scale is", "factor": "0.36% low"}, "the scale is 0.36% low"),
+    "CONSTANT_SCALE": (
+        {"scale": 0.5},
+        "scores scaled by 0.5 whatever D is, in place of 1/sqrt(D)",
+    ),
+    "SCALE_OF_SIZE": (
+        {"letter": "H", "exponent": -0.5},
+        "scores scaled by H^-0.5 in place of 1/sqrt(D)",
+    ),
     "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
     "OUTPUT_HAS_FACTOR": (
         {"name": "the gradient by key", "factor": "off by a factor of 3"},
@@ -99,9 +117,14 @@ TEXTS: dict[str, Filled] = {
         {"told": "the gradient by key is 3.00% high"},
         "the gradient by key is 3.00% high; the others are right",
     ),
+    "GRADIENTS_OF": (
+        {"mistakes": "a softmax over the heads", "cases": 5},
+        "the gradients are those of the specification with a softmax over the heads (5 cases)",
+    ),
     "NO_GRADIENT": ({"names": "query and key"}, "no gradient reaches query and key: 0 everywhere"),
     "ALL_ZEROS": ({"names": "the weights"}, "nothing but zeros in the weights"),
     "OFF": ({}, "off by a factor"),
+    "TIMES_ZERO": ({}, "multiplied by 0"),
     "OFF_BY": ({"factor": 0.33331}, "off by a factor of 0.3333"),
     "OFF_BY_POWER_OF_TWO": (
         {"factor": -0.70711, "sign": "-", "exponent": -0.5},
@@ -148,6 +171,25 @@ TEXTS: dict[str, Filled] = {
         {"alike": "all scores are equal", "where": ": up to key 3"},
         "the weights are wrong even where all scores are equal: up to key 3",
     ),
+    "ALL_ALIKE": (
+        {"where": ""},
+        "every visible key of a row has the same weight, as if all scores were the same",
+    ),
+    "FIRST_STAGE": (
+        {"stage": "the mask", "words": "where nothing is dropped", "right": ", right with one key"},
+        "the mask: wrong where nothing is dropped, right with one key",
+    ),
+    "RIGHT_BEFORE": ({"words": "with one key"}, ", right with one key"),
+    "WRONG_STAGE": (
+        {"stage": "the dropout", "right": "where nothing is dropped"},
+        "the dropout: right where nothing is dropped",
+    ),
+    "RIGHT_WITH_ONE_HEAD": ({}, "; the same is right with one head"),
+    "RIGHT_WITH_ONE_ENTRY": ({}, "; the same is right with one batch entry"),
+    "AND_STAGE": (
+        {"outputs": "wrong: the output", "stage": "the dropout: right where nothing is dropped"},
+        "wrong: the output; what is wrong first: the dropout: right where nothing is dropped",
+    ),
     "BIASES_ALONE": ({}, "the scores are their biases alone"),
     "ALL_EQUAL": ({}, "all scores are equal"),
     "LIST": ({"most": "query, key", "last": "mask"}, "query, key and mask"),
@@ -172,6 +214,18 @@ TEXTS: dict[str, Filled] = {
     "OTHER_SIGN": ({}, "with the other sign"),
     "INDEX_OF_AXIS": ({"axis": 2}, "axis 2, index"),
     "OF": ({"inside": 44, "all": 46}, "44 of 46"),
+    "TRIED": (
+        {"passed": "M = 16", "failed": "M = 17"},
+        "M = 16 passed, M = 17 failed",
+    ),
+    "TRIED_APART": (
+        {"passed": "M = 16", "failed": "M = 64"},
+        "M = 16 passed, M = 64 failed, and what lies between was not tried",
+    ),
+    "HOLDS": (
+        {"failures": "14 of 14", "passes": "0 of 37"},
+        "14 of 14 failures, 0 of 37 passes",
+    ),
     "COVERS": (
         {
             "failures": "44 of 44",

@@ -38,6 +38,7 @@ FINDING = Finding(
     share="3 of 20 cases",
     message="output: 1 of 2 elements\ninputs: score (1, 2)",
     condition=("N > M", "a row sees no key"),
+    held="3 of 3 failed, 0 of 17 passed; M=3 N=3 passed, M=3 N=4 failed",
     cause=Cause("equals something (0.2x)", (Explanation("something", "something"),)),
     record=FailureRecord("softmax", "float32", "values", RECIPE, "softmax_mine", "my file.py"),
     evidence=Evidence(PICTURE, DrawnCase("softmax: N=9", PICTURE)),

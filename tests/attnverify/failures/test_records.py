@@ -181,3 +181,14 @@ def test_a_folder_of_damaged_records_alone_is_no_obstacle() -> None:
     Path("here").mkdir()
     Path("here/a.json").write_text("{")
     assert load_records("here") == [] and len(describe_damaged_records("here")) == 1
+
+
+def test_a_record_that_the_specification_refuses_costs_a_line_and_no_verdict() -> None:
+    recipe = Recipe("shift_right", {"N": 0, "M": 3}, {"family": "normal", "seed": 1})
+    plain = {"operation": "shift_right", "dtype": "float32", "aspect": "values"}
+    plain |= {"recipe": json.loads(recipe.text), "implementation": "it", "backend": "it.py"}
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "older.json").write_text(json.dumps(plain))
+    done = shown()
+    assert done.status == 0
+    assert "older.json: no record that can be read (ValueError: x: wanted shape" in done.output

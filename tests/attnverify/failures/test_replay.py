@@ -174,16 +174,6 @@ BEYOND_CASES = {
         "accepted",
         "wanted ValueError",
     ),
-    "short": (
-        "additive_attention",
-        "def additive_attention(query, key, value, w_query, w_key, w_score, mask=None, keep=None, "
-        "p=0.0):\n"
-        "    y = right.additive_attention(query, key, value, w_query, w_key, w_score, mask, keep, "
-        "p)\n"
-        "    return y if key.shape[1] < 2000 else 0 * y\n",
-        "output: 256 of 256 elements differ",
-        "256 of 256 elements out of bound",
-    ),
     "remembers": (
         "softmax",
         "memory = {}\n\n\ndef softmax(score, mask=None):\n    key = score.tobytes(), None if mask "
@@ -222,7 +212,7 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
             "hash: wanted a failure recorded in .attnverify/failures, got 0123456789ab",
         ),
         (("none.json",), "none.json"),
-        (("HASH", "--backend", "none.py"), "none.py: cannot be imported: FileNotFoundError"),
+        (("HASH", "--backend", "none.py"), "none.py: no file none.py"),
         (("HASH", "--backend", str(HERE / "mixed_verdicts.py")), "has no softmax"),
         (("HASH", "--backend", str(HERE / "empty_of_everything")), "cannot be imported"),
     ],
@@ -547,3 +537,35 @@ def test_a_record_is_plain_json() -> None:
     about = {"format", "operation", "dtype", "aspect", "recipe", "inputs"}
     assert set(record) == about | {"implementation", "backend", "machine", "draws"}
     assert record["backend"] == "mine.py" and record["operation"] == "softmax"
+
+
+MERGE = """
+from attnverify import numpy_ref
+
+PRECISION = "wide"
+
+
+def merge_attention(outputs, lses):
+    output, lse = numpy_ref.merge_attention(outputs, lses)
+    return output, {lse}
+"""
+
+
+@pytest.mark.parametrize(
+    "lse, words",
+    [
+        ("lse", r"output\[1\]: 0 of 20"),
+        ("lse / 2", r"output\[1\]: [1-9]\d* of 20"),
+        ("lse.astype(output.dtype)", r"output\[1\]: wanted float32 .* got float16"),
+    ],
+)
+def test_the_script_gives_and_wants_a_log_sum_exp_of_float32_beside_halves(
+    lse: str, words: str
+) -> None:
+    sizes = {"C": 3, "B": 1, "H": 2, "N": 10, "E": 3}
+    recipe = Recipe("merge_attention", sizes, {"family": "far_lses", "seed": 1})
+    Path("mine.py").write_text(MERGE.format(lse=lse))
+    function = load("mine.py").implementations[0]
+    failure = FailureRecord.of(function, case_of(recipe, "float16"), "values")
+    program = program_of(save(failure, "kept", function))
+    assert re.search(words, in_a_process(str(program), start=()).output)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from attnverify.fault_score import dtypes_of, score_fault
 from attnverify.faults.registry import ALL, Fault, read_faults
 from attnverify.plugin.setup import seed_of
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults.kill_score import dtypes_of, score_fault
 
 FAULTS, CONTROLS = read_faults()
 

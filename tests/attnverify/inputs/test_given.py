@@ -1,5 +1,6 @@
 """Somebody's own arrays are judged, told and replayed like drawn ones."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from attnverify.failures.record import find_record
 from attnverify.failures.replay import replay
 from attnverify.inputs import given
 from attnverify.inputs.expand import expand
-from attnverify.inputs.given import describe_file, dtype_of_file, recipe_of_file, save_inputs
+from attnverify.inputs.given import (
+    describe_file,
+    dtype_of_file,
+    notes_of_file,
+    read_arrays,
+    recipe_of_file,
+    save_inputs,
+)
+from attnverify.inputs.masks import scores_shape
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
@@ -81,12 +90,25 @@ def test_numbers_of_every_dtype_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"q": ARRAYS["query"]}, "got q"),
+        ({"first": ARRAYS["query"]}, "got first"),
+        ({"q": ARRAYS["query"]}, "query: wanted it once, got q too"),
+        ({"query": (9 * ARRAYS["query"]).astype(np.int64)}, "query: wanted a float array"),
+        ({"mask": np.ones((4, 7), bool)}, "mask: wanted a shape that broadcasts"),
+        ({"d_output": np.ones((1, 2, 5, 3), np.int64)}, "d_output: wanted a float array"),
         ({"key": None}, "wants key"),
         ({"key": ARRAYS["key"][0]}, r"key: wanted \[B H M D\]"),
         ({"value": ARRAYS["value"][..., 1:, :]}, "value: wanted M = 35, got 34"),
     ],
-    ids=["a name", "a missing one", "axes", "sizes"],
+    ids=[
+        "a name",
+        "one twice",
+        "integers",
+        "a mask",
+        "a gradient",
+        "a missing one",
+        "axes",
+        "sizes",
+    ],
 )
 def test_what_is_wrong_with_them_is_told(
     change: dict[str, Any], words: str, tmp_path: Path
@@ -125,7 +147,7 @@ def test_the_command_judges_them(
     done = verify("run", "mine.py", "--op", ATTENTION.name, "--inputs", "case.npz")
     assert done.status == status
     assert "case.npz: B=1 D=4 E=3 H=2 M=35 N=5" in " ".join(done.output.split())
-    assert "1 cell: 1 " in done.output
+    assert ("1 cell: 1 passed" if status == 0 else "1 of 1 failed cell") in done.output
 
 
 def test_they_are_judged_as_the_only_operation_of_a_file(
@@ -232,3 +254,75 @@ def test_the_head_of_a_run_says_that_rows_are_sampled(tmp_path: Path) -> None:
     path = save_inputs(LONG, str(tmp_path))
     words = "too many pairs to be held at once: 35 sampled rows are judged"
     assert describe_file(ATTENTION, path).endswith(words)
+
+
+REFUSED = {
+    "integers": ({"query": np.ones((1, 2, 5, 4), np.int64)}, "query: wanted a float array"),
+    "a mask": ({"mask": np.ones((4, 7), bool)}, "mask: wanted a shape that broadcasts"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_the_specification_refuses_is_a_wrong_option_and_leaves_no_record(
+    change: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("case.npz", **(ARRAYS | change))
+    Path("mine.py").write_text(MINE.format(tail=""))
+    done = verify("run", "mine.py", "--inputs", "case.npz")
+    assert (done.status, list(Path.cwd().glob("**/failures/*"))) == (4, [])
+    assert f"ERROR: --inputs: {words}" in done.output
+
+
+def test_names_that_are_known_in_a_signature_are_known_in_a_file(tmp_path: Path) -> None:
+    short = {name[0]: x for name, x in ARRAYS.items()}
+    named = short | {"attn_bias": np.zeros((5, 35), np.float32)}
+    path = save_inputs(named | {"do": np.ones((1, 2, 5, 3), np.float32)}, str(tmp_path))
+    found = expand(recipe_of_file(ATTENTION.gradient or ATTENTION, path), "float32")
+    assert {*found} == {"d_output", "query", "key", "value", "mask"}
+
+
+def test_what_somebody_may_not_know_of_his_numbers_is_told(tmp_path: Path) -> None:
+    key, mask = ARRAYS["key"].copy(), np.full((5, 35), -np.inf, np.float32)
+    key[0, 0, 0, :2] = np.nan, np.inf
+    changed = {"key": key, "mask": mask, "query": ARRAYS["query"].astype(np.float16)}
+    assert notes_of_file(save_inputs(ARRAYS | changed, str(tmp_path))) == [
+        "query is float16, and cast: float32 is judged where --dtype names no other",
+        "key holds NaN: 1 of 280 numbers",
+        "key holds infinity: 1 of 280 numbers",
+    ]
+
+
+def cut_off(path: Path) -> None:
+    np.savez(path, **ARRAYS)  # type: ignore[arg-type]
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def one_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, ARRAYS["query"])
+
+
+UNREADABLE = {
+    "a pickle": (lambda path: path.write_bytes(pickle.dumps({"query": 1})), "Python objects"),
+    "objects": (lambda path: np.savez(path, query=np.array([{}], object)), "Python objects"),
+    "cut off": (cut_off, "cut off"),
+    "text": (lambda path: path.write_text("query"), "no such file"),
+    "one array": (one_array, "without names"),
+}
+
+
+@pytest.mark.parametrize(("write", "words"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_holds_no_arrays_by_name_is_told_in_our_words(
+    write: Any, words: str, tmp_path: Path
+) -> None:
+    write(path := tmp_path / "case.npz")
+    with pytest.raises(ValueError, match=words) as caught:
+        read_arrays(str(path))
+    assert "allow_pickle" not in str(caught.value) and "zip" not in str(caught.value)
+
+
+def test_a_layer_without_a_memory_has_scores(tmp_path: Path) -> None:
+    x, position = np.ones((1, 3, 4)), np.ones((3, 4))
+    inputs = {"x": x, "position": position, "num_heads": 2}
+    assert scores_shape(CATALOGUE["transformer_xl_layer"], inputs) == (1, 2, 3, 3)

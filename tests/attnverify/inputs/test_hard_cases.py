@@ -11,12 +11,13 @@ from numpy import ndarray
 
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.checks.large_sizes import GRIDS, large_recipes, large_size_checks
+from attnverify.checks.large_sizes import GRIDS, large_size_checks
 from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import read_faults
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import FAR, fixed_cases
 from attnverify.inputs.memory_layouts import SHARED, arrange
+from attnverify.inputs.real.calls import far_calls
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement
@@ -99,19 +100,19 @@ def refuted(case: Case, implementation: Implementation) -> bool:
 LARGE = [
     (name, place)
     for name, operation in CATALOGUE.items()
-    for place, _ in enumerate(large_recipes(operation, "default"))
+    for place, _ in enumerate(far_calls(operation, "default"))
     if not operation.traits.square and not operation.is_gradient and operation.dtypes != ("bool",)
 ]
 
 
 @pytest.mark.parametrize(("operation", "place"), LARGE)
 def test_a_large_case_tells_trivial_answers_apart(operation: str, place: int) -> None:
-    recipe = large_recipes(CATALOGUE[operation], "default")[place]
+    recipe = far_calls(CATALOGUE[operation], "default")[place]
     assert discriminates(Case(recipe, "float64"))
 
 
 def test_every_length_is_drawn_that_the_default_profile_promises() -> None:
-    recipes = [r for name in CATALOGUE for r in large_recipes(CATALOGUE[name], "default")]
+    recipes = [r for name in CATALOGUE for r in far_calls(CATALOGUE[name], "default")]
     assert max(r.sizes.get("M", 0) for r in recipes) == 8192
     assert all(min(r.sizes.get("N", 1), r.sizes.get("M", 1)) <= 2048 for r in recipes)
     assert {192, 256, 257} <= {
@@ -123,11 +124,8 @@ def test_every_length_is_drawn_that_the_default_profile_promises() -> None:
 @pytest.mark.parametrize(
     ("fault", "check"),
     [
-        ("scaled_dot_product_attention_last_key_beyond_2048", "large: columns M=2051 E=128"),
-        ("scaled_dot_product_attention_first_key_beyond_4096", "large: columns M=8192 E=256"),
         ("learned_relative_attention_first_1024_blocks", "large: every block of two grids"),
         ("scaled_dot_product_attention_grid_of_16_bits", "large: every block of two grids"),
-        ("scaled_dot_product_attention_bfloat16_sum_of_64", "large: one_signed M=8192"),
     ],
 )
 def test_a_fault_of_size_is_seen_in_bfloat16_where_it_belongs(fault: str, check: str) -> None:
@@ -137,9 +135,29 @@ def test_a_fault_of_size_is_seen_in_bfloat16_where_it_belongs(fault: str, check:
         named[check](implementation, "bfloat16")
 
 
+@pytest.mark.parametrize(
+    ("fault", "family", "M"),
+    [
+        ("scaled_dot_product_attention_last_key_beyond_2048", "columns", 2051),
+        ("scaled_dot_product_attention_first_key_beyond_4096", "columns", 8192),
+        ("scaled_dot_product_attention_bfloat16_sum_of_64", "one_signed", 8192),
+    ],
+)
+def test_a_fault_of_length_is_seen_in_bfloat16_by_a_far_call(
+    fault: str, family: str, M: int
+) -> None:
+    implementation = implementation_of(FAULTS[fault])
+    calls = [
+        recipe
+        for recipe in far_calls(implementation.operation, "default")
+        if (recipe.values["family"], recipe.sizes["M"]) == (family, M)
+    ]
+    assert any(refuted(case_of(recipe, "bfloat16"), implementation) for recipe in calls)
+
+
 def test_a_fault_of_length_is_not_seen_below_it() -> None:
     implementation = implementation_of(FAULTS["scaled_dot_product_attention_grid_of_16_bits"])
-    grid = next(iter(large_recipes(implementation.operation, "quick")))
+    grid = next(iter(far_calls(implementation.operation, "quick")))
     small = replace(grid, sizes=grid.sizes | {"M": 64})
     assert judge(implementation, Case(small, "bfloat16")).budget < 1
 

@@ -47,7 +47,7 @@ WRONG_VALUES = {
 IN_ONE_COLUMN = {
     "shift_right_unsigned_zero": ("values", "got 0, expected -0, exactly"),
     "shift_right_forgets_the_wrap": ("values", "exactly"),
-    "alibi_attention_short": ("values", "large: columns M=2051 E=128"),
+    "alibi_attention_short": ("values", "wrong number"),
     "alibi_attention_leaky": ("hidden NaN", "got nan"),
     "relative_multi_head_attention_leaky": ("hidden NaN", "got nan"),
     "multi_head_attention_leaky": ("hidden NaN", "got nan"),

@@ -18,16 +18,19 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != HOME
 ]
-FORMULAS = ("catalogue", "inputs", "bounds", "reference", "faults")
+FORMULAS = ("catalogue", "inputs", "bounds", "derived", "reference", "faults")
 """Rooms that compute and judge nothing: no output of a backend comes there."""
 
 TOLERANT = {"allclose", "isclose", "assert_allclose", "assert_almost_equal", "approx"}
 NUMBERS = {
-    "attnverify/diagnosis/conventions/stage_rows.py": "distances of keys",
+    "attnverify/conventions/stage_rows.py": "distances of keys",
     "attnverify/diagnosis/factors/least_squares.py": "fitted factors, in words",
     "attnverify/diagnosis/factors/stages.py": "fitted factors, in words",
+    "attnverify/diagnosis/regions/boundaries.py": "sizes of calls, whole numbers",
+    "attnverify/diagnosis/matching/other_forwards.py": "slopes of two forwards along a direction",
     "attnverify/diagnosis/identification/staged.py": "a measured share and its scatter",
-    "attnverify/bench/plugin.py": "two measured times",
+    "attnverify/specified/form.py": "two answers of the specification, PyTorch's and what was read",
+    "attnverify/specified/pytorch/problems.py": "sizes of calls, whole numbers",
     "attnverify/verdicts/found_out.py": "two answers of the specification, a part of a bound",
     "attnverify/ptx/numbers/errors.py": "an approximate instruction, kept within its stated error",
 }

@@ -8,10 +8,11 @@ import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.checks.projected_factors import measure_projected
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
-from attnverify.judge.judging import has_weights, judge
+from attnverify.judge.judging import judge
 
 MULTI_HEAD = """
 from attnverify import numpy_ref
@@ -55,5 +56,45 @@ def test_weights_that_are_not_said_to_be_left_out_are_missed(declared: str, tmp_
 
 
 def test_layers_of_multi_head_attention_have_weights_and_their_gradients_have_none() -> None:
-    found = {name for name, operation in CATALOGUE.items() if has_weights(operation)}
+    found = {name for name, operation in CATALOGUE.items() if operation.second_result == "weights"}
     assert found == {"multi_head_attention", "multi_head_self_attention"}
+
+
+TRAINED = """
+import torch
+
+FEATURES = {{"weights": False}}
+
+
+def multi_head_self_attention(x, parameters, num_heads):
+    heads = [
+        torch.nn.functional.linear(x, parameters[f"{{n}}.weight"], parameters.get(f"{{n}}.bias"))
+        .unflatten(-1, (num_heads, -1))
+        .transpose(1, 2)
+        for n in ("q_proj", "k_proj", "v_proj")
+    ]
+    out = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+    out = {change}
+    last = (parameters.get("out_proj." + part) for part in ("weight", "bias"))
+    return torch.nn.functional.linear(out, *last), None
+"""
+GRADIENT = "multi_head_self_attention_grad"
+
+
+def trained(folder: Path, change: str) -> Implementation:
+    file = folder / "mine.py"
+    file.write_text(TRAINED.format(change=change))
+    return next(i for i in load(str(file)).implementations if i.operation.name == GRADIENT)
+
+
+def test_nothing_arrives_at_weights_that_are_left_out(tmp_path: Path) -> None:
+    right = trained(tmp_path, "out")
+    for recipe in fixed_cases(GRADIENT)[:3]:
+        assert judge(right, case_of(recipe, "float32")).judged
+    assert not any(each.significant for each in measure_projected(right, "float32", 0).values())
+
+
+def test_a_wrong_gradient_is_told_where_weights_are_left_out(tmp_path: Path) -> None:
+    wrong = trained(tmp_path, "out + 0.5 * (out - out.detach())")
+    with pytest.raises(Disagreement, match="differ"):
+        judge(wrong, case_of(fixed_cases(GRADIENT)[0], "float32"))

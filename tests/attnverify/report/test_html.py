@@ -23,8 +23,8 @@ from attnverify.failures.plain_data import to_plain
 from attnverify.judge.comparison import compare
 from attnverify.report.html import report_page
 from attnverify.report.html.document import render
+from attnverify.report.html.reproducers import copy_reproducers
 from attnverify.report.json_report import json_text
-from attnverify.report.reproducers import copy_reproducers
 from tests.support.run_attnverify import Run, in_a_process, judged, verify
 from tests.support.sample_backends import HERE
 from tests.support.synthetic_reports import HOSTILE, hostile, large

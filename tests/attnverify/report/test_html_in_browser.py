@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import attnverify as av
-from attnverify.bench.report.history import Run as Races
 from attnverify.bench.report.html_page import report_page as bench_page
+from attnverify.bench.report.results import Run as Races
 from attnverify.report.comparison import Change, Comparison, comparison_page
 from attnverify.report.html import report_page
-from tests.attnverify.bench import test_history as history
+from benchmarks.races.__main__ import describe_goals
+from tests.benchmarks.test_page import RECORDS, growing
 from tests.support.browser import (
     Browser,
     Page,
@@ -254,15 +255,11 @@ def sideways(page: Page, widths: tuple[int, ...] = SCREENS) -> list[str]:
 
 
 def test_benchmarks_and_comparisons_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
-    lengths = [
-        history.measured("torch_impl:blocked", n / 1e4, case=f"growth N={n}", sizes={"N": n})
-        for n in (512, 1024, 2048)
-    ]
-    records = [*history.run(1, 0.1).records, *lengths]
-    runs = [Races("a-device", f"2026-01-0{day} 12:00", "000000d", records) for day in range(1, 7)]
+    records = [*RECORDS, *growing("torch_impl:blocked", 512, 1024, 2048)]
+    run = Races("a-device", "2026-01-01 12:00", "000000d", records)
     change = Change("softmax, an_implementation_of_the_user:by_its_own_way, float16", "0.1x", "9x")
     compared = Comparison(new_failures=[change], budgets=[change])
-    for number, text in enumerate((bench_page({"a-device": runs}), comparison_page(compared))):
+    for number, text in enumerate((bench_page([run], describe_goals), comparison_page(compared))):
         (tmp_path / f"{number}.html").write_text(text, encoding="utf-8")
         page = open_page(browser, (tmp_path / f"{number}.html").as_uri(), width=390)
         assert sideways(page) == []

@@ -27,8 +27,8 @@ from attnverify.judge.case import case_of
 from attnverify.report.comparison import compare_reports, describe_comparison
 from attnverify.report.html import report_page
 from attnverify.report.html.origin import describe_run
+from attnverify.report.html.reproducers import copy_reproducers
 from attnverify.report.json_report import as_json, describe_what_was_violated
-from attnverify.report.reproducers import copy_reproducers
 from attnverify.session import Verification
 from attnverify.verdicts.tally import Options
 from tests.support.run_attnverify import judged, load_backends_here, verify

@@ -85,7 +85,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CI", raising=False)
         patch.chdir(tmp_path_factory.mktemp("watched"))
-        return at_a_terminal(*LINE, "--op", "rel_shift")
+        return at_a_terminal(*LINE, "-v", "--op", "rel_shift")
 
 
 def test_a_terminal_is_told_where_the_run_is(watched: Run) -> None:
@@ -139,22 +139,47 @@ def test_two_workers_are_told_as_one_run() -> None:
 
 def test_continuous_integration_sees_no_progress_and_no_color_no_colour() -> None:
     done = at_a_terminal(*LINE, CI="true", NO_COLOR="1")
-    assert (
-        done.status == 0
-        and not steps(done.output)
-        and "\x1b[3" not in done.output
-        and "[100%]" in done.output
-    )
+    assert done.status == 0 and not steps(done.output) and "\x1b[3" not in done.output
 
 
-def test_a_pipe_sees_neither() -> None:
+def test_a_pipe_sees_neither_nor_dots_of_few_cells() -> None:
     done = in_a_process(*LINE)
-    assert (
-        done.status == 0
-        and "\x1b" not in done.output
-        and "\r" not in done.output
-        and "[100%]" in done.output
-    )
+    assert done.status == 0 and "\x1b" not in done.output and "\r" not in done.output
+    assert not re.search(r"^[.FEsx]+ *(\[ *\d+%\])?\s*$", done.output, re.M)
+
+
+def test_a_pipe_with_more_words_has_each_verdict_before_the_next_is_judged(tmp_path: Path) -> None:
+    """The second cell waits until the line of the first was read."""
+    (tmp_path / "waiting.py").write_text(WAITING)
+    command = [sys.executable, "-m", "attnverify", "run", "waiting.py"]
+    command += ["-v", "--profile", "quick", "--dtype", "float32"]
+    known = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as told:
+        for line in told.stdout or ():
+            if line.startswith("passed        values"):
+                (tmp_path / "read").touch()
+    assert told.returncode == 0 and (tmp_path / "read").exists()
+
+
+WAITING = """
+import time
+from pathlib import Path
+import numpy as np
+
+
+def shift_right(x):
+    *rest, N, M = x.shape
+    wide = np.concatenate([x, np.zeros_like(x[..., :1])], -1)
+    return wide.reshape(*rest, N * (M + 1))[..., : N * M].reshape(x.shape)
+
+
+def shift_right_grad(d_output, x):
+    while not Path("read").exists():
+        time.sleep(0.01)
+    *rest, N, M = x.shape
+    flat = np.concatenate([d_output.reshape(*rest, N * M), np.zeros((*rest, N), x.dtype)], -1)
+    return [flat.reshape(*rest, N, M + 1)[..., :M]]
+"""
 
 
 @pytest.mark.parametrize(
@@ -205,6 +230,7 @@ def run(**backend: Any) -> Any:
         options=SimpleNamespace(failures=".attnverify/failures"),
         operations=(),
         backends=[SimpleNamespace(**known)],
+        is_red=lambda tally: True,
     )
 
 
@@ -258,6 +284,10 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
             "next, say which operation one of them is: attnverify run mine.py:FUNCTION=OPERATION",
         ),
         (
+            {"broken": f"names no operation of the catalogue: {HAS_OTHERS} flash"},
+            "next, say which operation it is: attnverify run mine.py:flash=OPERATION",
+        ),
+        (
             {},
             "next, for the names of the operations, by which functions are found: attnverify list",
         ),
@@ -266,11 +296,11 @@ def test_after_a_green_run_there_is_nothing_to_do() -> None:
 def test_where_nothing_was_judged_the_next_line_says_what_helps(
     backend: dict[str, str], words: str
 ) -> None:
-    assert next(next_steps(run(**backend), [], None)).startswith(words)
+    assert next(next_steps(run(**backend), [])).startswith(words)
 
 
-def test_each_verdict_of_a_small_run_has_its_line_as_it_comes() -> None:
-    output = at_a_terminal(*LINE).output
+def test_with_more_words_each_verdict_of_a_small_run_has_its_line_as_it_comes() -> None:
+    output = at_a_terminal(*LINE, "-v").output
     first = re.search(r"passed +values +float32 +shift_right of mixed_verdicts", output)
     assert first and first.start() < output.index("verification")
 

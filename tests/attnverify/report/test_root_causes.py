@@ -20,11 +20,12 @@ from attnverify.backends.round_trip import check_round_trip
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_RECORDED, NOT_REFUSED, Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.options import FAILURES
 from attnverify.report.html.failures import render_failures
-from attnverify.report.next_steps import next_steps
+from attnverify.report.next_steps import see_again
 from attnverify.report.root_causes import (
     RootCause,
     format_root_causes,
@@ -90,6 +91,35 @@ def test_the_specification_says_what_is_built_on_what() -> None:
     )
 
 
+def of_a_library(F: Any, x: Any) -> Any:
+    return F.rms_norm(F.of_a_library(x))
+
+
+def called_by_each_other(x: Any) -> Any:
+    return of_each_other(x)
+
+
+def of_each_other(x: Any) -> Any:
+    return called_by_each_other(of_each_other(x))
+
+
+@pytest.mark.parametrize(
+    "function, used",
+    [
+        (of_a_library, set()),  # F.rms_norm as the specification of rms_norm ended in a traceback
+        (called_by_each_other, {"of_each_other"}),
+        (of_each_other, {"called_by_each_other"}),
+    ],
+)
+def test_an_operation_of_a_users_own_is_not_made_of_itself(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], used: set[str]
+) -> None:
+    for one in (of_a_library, called_by_each_other, of_each_other):
+        own = replace(CATALOGUE["softmax"], specification=one)
+        monkeypatch.setitem(CATALOGUE, one.__name__, own)
+    assert operations_used_by.__wrapped__(function.__name__) == used
+
+
 def test_one_cause_in_four_dtypes_is_one_root_cause() -> None:
     assert found(*(failed("softmax", BLIND, dtype=dtype) for dtype in DTYPES)) == [(BLIND, 4, 0)]
 
@@ -116,7 +146,7 @@ def test_one_cause_is_told_once_with_its_cells_in_terminal_json_and_page() -> No
     tallies = [failed("softmax", BLIND, dtype=dtype, causes=("a slip",)) for dtype in dtypes]
     causes = triage(tallies)
     assert format_root_causes(causes)[1:] == [
-        "  1. mine, softmax: a slip when a row sees no key",
+        "  1. mine, softmax: a slip (seen when a row sees no key)",
         "       shown by softmax values f32 f16",
     ]
     plain = [cause.as_dict() for cause in causes]
@@ -125,6 +155,44 @@ def test_one_cause_is_told_once_with_its_cells_in_terminal_json_and_page() -> No
     page = render_failures({"tallies": tallies, "root_causes": plain}, tallies, anchors, {})
     assert page.count("it equals") == 1
     assert 'as told of <a href="#failure-1">softmax float32 values</a>' in page
+
+
+def is_required(tally: dict[str, Any]) -> bool:
+    return tally["aspect"] in ("values", "gradients")
+
+
+def test_what_is_not_required_comes_last_and_blocks_nothing_that_is() -> None:
+    hidden = failed("softmax", "NaN", aspect="hidden NaN")
+    layer = failed("multi_head_attention", "wrong number")
+    causes = triage([hidden, layer], is_required)
+    assert [(cause.required, len(cause.blocked)) for cause in causes] == [(True, 0), (False, 0)]
+    told = format_root_causes(causes)
+    assert told[0] == "triage: 1 root cause, 0 cells blocked by it"
+    assert "not required, and no failure of this run; to require it: --require contract" in told
+    assert told[-1] == "       not met  softmax hidden NaN f32"
+    assert "root cause" not in "".join(format_root_causes(triage([hidden], is_required)))
+
+
+def test_another_trouble_does_not_wait_for_an_operation_that_nobody_may_call() -> None:
+    tallies = [failed("merge_masks", "wrong shape"), failed("multi_head_attention", BLIND)]
+    assert found(*tallies) == [("wrong shape", 1, 0), (BLIND, 1, 0)]
+
+
+def test_what_a_waiting_cell_shows_is_told() -> None:
+    tallies = [
+        failed("softmax", "wrong number"),
+        failed("softmax", "NaN when M > 3", aspect="gradients"),
+    ]
+    told = format_root_causes(triage(tallies))
+    assert told[-1] == "       blocks   softmax gradients f32: NaN when M > 3"
+
+
+def test_a_check_without_a_diagnosis_waits_for_a_mistake_that_has_one() -> None:
+    check = {"name": "long: N=1025", "profile": "quick", "seed": 0}
+    record = FailureRecord("softmax", "float16", "values", {}, "softmax", "mine.py", check)
+    long = failed("softmax", dtype="float16")
+    long["findings"] = [replace(finding("long: N=1025"), record=record).as_dict()]
+    assert found(failed("softmax", "wrong number", causes=("scale",)), long) == [("scale", 1, 1)]
 
 
 def test_another_dtype_does_not_block() -> None:
@@ -174,7 +242,10 @@ def test_a_root_cause_is_told_with_the_region_of_what_names_it() -> None:
         failed("softmax", BLIND, dtype="bfloat16", causes=("empty rows",)),
         failed("softmax", BLIND, dtype="float64", causes=("empty rows",)),
     ]
-    assert found(*tallies) == [("empty rows when a row sees no key", 4, 0)]
+    assert found(*tallies) == [
+        ("splits (seen when M > 32)", 1, 0),
+        ("empty rows (seen when a row sees no key)", 3, 0),
+    ]
 
 
 def test_two_faults_of_one_cell_are_two_causes() -> None:
@@ -292,6 +363,56 @@ def replay_of(found: Finding) -> str:
     return found.record.replay_line if found.record else ""
 
 
+def test_two_mistakes_are_two_though_a_third_sign_may_be_either() -> None:
+    signs = (("float64", ("scale",)), ("float32", ("scale", "tail")), ("float16", ("tail",)))
+    cells = [failed("softmax", "NaN", dtype=dtype, causes=names) for dtype, names in signs]
+    told = {words: number for words, number, _ in found(*cells)}
+    assert told == {"scale": 2, "tail": 1}
+    assert [words for words, _, _ in found(*cells[:2])] == ["scale"]
+    assert [words for words, _, _ in found(*cells[1:])] == ["tail"]
+
+
+def together(tally: dict[str, Any]) -> dict[str, Any]:
+    """The same cell, of which all the mistakes that it names are told, and not one of them."""
+    for each in tally["findings"]:
+        each["cause"]["together"] = True
+    return tally
+
+
+def test_what_needs_two_mistakes_is_shown_by_both() -> None:
+    both = together(failed("softmax", "NaN", dtype="float64", causes=("scale", "tail")))
+    one = failed("softmax", "NaN", dtype="float32", causes=("tail",))
+    assert {words: cells for words, cells, _ in found(both, one)} == {"scale": 1, "tail": 2}
+    assert {words: cells for words, cells, _ in found(both)} == {"scale": 1, "tail": 1}
+    either = failed("softmax", "NaN", dtype="float16", causes=("tail", "head"))
+    assert {words: cells for words, cells, _ in found(both, either)} == {"scale": 1, "tail": 2}
+
+
+def test_one_mistake_in_nine_places_is_one_root_cause() -> None:
+    operations = ("softmax", "scaled_dot_product_attention", "multi_head_attention")
+    cells = [
+        failed(name, kind, aspect=aspect, causes=tuple({"tail", name} - {"softmax"}))
+        for name in operations
+        for aspect, kind in (("values", "NaN"), ("gradients", "infinity"), ("hidden NaN", "NaN"))
+    ]
+    ((words, shown, blocked),) = found(*cells)
+    assert words == "tail" and shown + blocked == 9
+
+
+@pytest.mark.parametrize(
+    ("named", "chosen"),
+    [
+        ([], ()),
+        ([set()], ()),
+        ([{"a", "b"}, {"b"}], ("b",)),
+        ([{"a"}, {"b"}, {"a", "b"}], ("a", "b")),
+        ([{"a", "z"}, {"b", "z"}, {"c", "z"}, {"d"}], ("z", "d")),
+    ],
+)
+def test_the_fewest_mistakes_are_told(named: list[set[str]], chosen: tuple[str, ...]) -> None:
+    assert smallest_cover(named) == chosen
+
+
 def test_the_replay_of_a_cause_is_that_of_its_own_finding() -> None:
     tiles, top = recorded("wrong number", ("tiles",), 1), recorded("infinity", ("top",), 2)
     cell = failed("softmax", dtype="float16") | {"findings": [tiles.as_dict(), top.as_dict()]}
@@ -302,11 +423,12 @@ def test_the_replay_of_a_cause_is_that_of_its_own_finding() -> None:
 def test_the_next_line_says_which_cause_it_shows_where_the_first_was_not_recorded() -> None:
     tiles, top = recorded("wrong number", ("tiles",), 1), recorded("infinity", ("top",), 2)
     unkept = replace(tiles, notes=(f"{NOT_RECORDED}no room",))
-    run: Any = Namespace(options=Namespace(failures=FAILURES), backends=[])
+    options = Namespace(failures=FAILURES)
+    run: Any = Namespace(options=options, backends=[], is_red=lambda tally: True)
     lines = []
     for first in (tiles, unkept):
         cell = failed("softmax", dtype="float16") | {"findings": [first.as_dict(), top.as_dict()]}
-        lines.append(next(next_steps(run, [cell], None)))
+        lines.append(next(see_again(run, [cell], None)))
     assert lines == [
         f"next, to see the first root cause again: {replay_of(tiles)}",
         f"next, to see root cause 2 again: {replay_of(top)}",
@@ -344,10 +466,8 @@ def test_each_root_cause_is_shown_once_in_full_and_the_rest_in_one_line(stacked:
         "softmax of dependent_faults in float32 is not what" in output
         and "get_slopes of dependent_faults in float32 is not what" in output
     )
-    assert (
-        f"{sum(t['verdict'] == 'failed' for t in (stacked.report or {})['tallies'])} failed"
-        in output.splitlines()[-1]
-    )
+    last = [line for line in output.splitlines() if "dependent_faults.py: " in line][-1]
+    assert "dependent_faults.py: wrong in float32: 2 mistakes; the first: " in last
 
 
 def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,12 @@ VERSIONS = {
     5: "e8fbfcfcdb06",
     6: "d67a085ae240",
     7: "6e0fcd3113e3",
+    8: "284b2c23b5a7",
+    9: "a8983b6d4ad7",
+    10: "5a3fa78cd1cc",
+    11: "ca32a2f7a398",
+    12: "7af9ed5f88c8",
+    13: "b21ae9e7e99a",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 

@@ -80,9 +80,25 @@ def test_a_wide_terminal_has_the_lines_of_a_pipe() -> None:
 
 
 def test_numbers_are_never_cut() -> None:
-    lines = format_table(tallies(60), 80)
-    counted = [line for line in lines if re.search(r" 100 +90 +15$", line)]
-    assert len(counted) == 12 and any("…" in line for line in counted)
+    text = " ".join(" ".join(format_table(tallies(60), 60)).split())
+    assert text.count("cases 100; discriminating 90; checks 15") == 12
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 140])
+def test_verdicts_stand_in_full_at_every_width(width: int) -> None:
+    lines = format_table(tallies(60), width)
+    text = "\n".join(lines)
+    assert "…" not in text and max(map(len, lines)) <= width
+    whole = "\n".join(format_table(tallies(60)))
+    for word in ("passed", "FAILED", "unsupported"):
+        assert len(re.findall(rf"\b{word}\b", text)) >= whole.count(word)
+
+
+def test_what_need_not_hold_has_another_word() -> None:
+    failed = [one for one in tallies(60) if one["verdict"] == "failed"]
+    text = "\n".join(format_table(failed, requires=lambda tally: False))
+    assert "FAILED" not in text and "not met" in text
+    assert f"{len(failed)} not met (not required)" in text
 
 
 @pytest.mark.parametrize("width", [None, 80])

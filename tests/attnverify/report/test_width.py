@@ -36,7 +36,7 @@ def run(name: str, *options: str) -> Run:
 
 
 def test_a_failure_and_its_replay_fit() -> None:
-    failed = run("alibi_tiles.py", "--dtype", "fp32", "-k", "values or refusals")
+    failed = run("alibi_tiles.py", "-v", "--dtype", "fp32", "-k", "values or refusals")
     replay = re.search(r"attnverify (replay \w+ --backend \S+)", failed.output)
     assert failed.status == 1
     assert replay

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnverify import ROOT, __version__
+from attnverify.backends.loader import NOT_COMPILED, line_of, load
 from attnverify.report import workflow
 from tests.packaging.wheel_environment import copy_sources
 from tests.support import synthetic_reports
@@ -60,8 +61,57 @@ def test_words_of_a_report_end_no_command_and_open_no_tag():
 def test_the_line_of_the_function_is_found(tmp_path: Path):
     (tmp_path / "kernel.py").write_text(WRONG)
     tally = {"implementation": "get_slopes", "operation": "get_slopes", "how": ""}
-    assert workflow.find_line(str(tmp_path / "kernel.py"), tally) == 5
-    assert workflow.find_line(str(tmp_path / "none.py"), tally) == 1
+    for name, line in (("kernel.py", 5), ("none.py", 1)):
+        path = (tmp_path / name).as_posix()
+        assert workflow.find_place(path, tally) == (path, line)
+
+
+MOVED = "import numpy as np\n\n\ndef moved(x):\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("kernel.py", ("kernel.py", 5)),
+        ("kernel.py:get_slopes", ("kernel.py", 5)),
+        ("kernel:get_slopes", ("kernel.py", 5)),
+        ("kernel", ("kernel.py", 5)),
+        ("lone.py", ("lone.py", 4)),
+        ("lone.py:moved=get_slopes", ("lone.py", 4)),
+        ("assigned.py", ("assigned.py", 2)),
+        ("assigned.py:made=get_slopes", ("assigned.py", 3)),
+        ("package", ("package/slopes.py", 5)),
+        ("package.slopes", ("package/slopes.py", 5)),
+        ("package:get_slopes", ("package/slopes.py", 5)),
+    ],
+)
+def test_the_place_is_found_however_a_backend_is_named(
+    source: str, place: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("package").mkdir()
+    files = {"kernel.py": WRONG, "lone.py": MOVED, "package/slopes.py": WRONG}
+    files["package/__init__.py"] = "from .slopes import get_slopes\n"
+    files["assigned.py"] = "import kernel\nget_slopes = kernel.get_slopes\nmade = get_slopes\n"
+    for name, text in files.items():
+        Path(name).write_text(text)
+    tally = {"implementation": "get_slopes", "operation": "get_slopes", "how": ""}
+    assert workflow.find_place(source, tally) == place
+
+
+def test_a_file_that_is_no_python_is_annotated_at_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("kernel.py").write_text("\n\ndef softmax(score)\n    return score\n")
+    made, backend = report(), load("kernel.py")
+    made["backends"][0] |= {"broken": backend.broken, "line": backend.line}
+    assert next(workflow.annotate(made)).startswith("::error file=kernel.py,line=3,title=")
+
+
+def test_the_line_that_nvrtc_does_not_compile_is_that_of_its_first_error():
+    words = f"{NOT_COMPILED}\nkernel.py(7): error: x is undefined\nkernel.py(9): error: y"
+    assert line_of(RuntimeError(words)) == 7
 
 
 def test_a_backend_that_cannot_be_judged_is_an_error():
@@ -192,3 +242,17 @@ def test_the_action_begins_with_its_installation_and_keeps_the_report():
     assert fetched["with"]["path"] == saved["with"]["path"] == ".attnverify/failures"
     assert fetched["with"]["key"] == saved["with"]["key"] and fetched["if"] == saved["if"]
     assert kept["uses"].startswith("actions/upload-artifact@") and "report" in kept["with"]["path"]
+
+
+@pytest.mark.parametrize("source", ["mine.py", "mine.py:fast=softmax", "mine", "mine:fast=softmax"])
+def test_annotations_have_file_and_line_however_a_backend_is_named(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "fast" if ":" in source else "softmax"
+    Path("mine.py").write_text(f"import math\n\n\ndef {name}(score):\n    return score\n")
+    tally = {"implementation": "softmax", "operation": "softmax", "how": "", "backend": "mine"}
+    tally |= {"dtype": "float32", "aspect": "values", "verdict": "failed", "reason": "it"}
+    backend = {"name": "mine", "source": source, "broken": None, "missing": None}
+    (line,) = workflow.annotate({"backends": [backend], "tallies": [tally]})
+    assert line.startswith("::error file=mine.py,line=4,")

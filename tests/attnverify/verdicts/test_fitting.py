@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
+from attnverify.inputs.fixed_cases import pair_count
+from attnverify.inputs.real.calls import everyday_calls
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.verdicts.fitting import CAUSAL, fitted_recipes, limits_draws
+from attnverify.plugin.closing import describe_unseen
+from attnverify.verdicts.fitting import (
+    CAUSAL,
+    fitted_real,
+    fitted_recipes,
+    limits_draws,
+    untaken_features,
+)
 from tests.attnverify.verdicts.test_found_out import judge_file
 
 DRAWN = draw_recipes("scaled_dot_product_attention", "any", 60, 0)
@@ -74,3 +83,57 @@ def test_a_kernel_that_knows_the_causal_mask_alone_is_judged_by_it(
     result = judge_file(tmp_path, CAUSAL_KERNEL.format(diagonal=diagonal))
     assert result.verdict == verdict
     assert result.cases >= 15 or verdict == "failed"
+
+
+SIZES, MASK = frozenset({"E != D", "mask"}), frozenset({"mask", "float mask"})
+
+
+@pytest.mark.parametrize(
+    ("judged", "refused", "untaken"),
+    [
+        ([frozenset()], [SIZES], ["E != D"]),
+        ([frozenset({"E != D"})], [SIZES], ["mask"]),
+        ([frozenset({"mask"})], [MASK, SIZES], ["E != D", "float mask"]),
+        ([SIZES | MASK], [SIZES, MASK], []),
+    ],
+)
+def test_what_refused_calls_have_and_no_judged_one_is_not_taken(
+    judged: list[frozenset[str]], refused: list[frozenset[str]], untaken: list[str]
+) -> None:
+    assert untaken_features(judged, refused) == dict.fromkeys(untaken, False)
+
+
+def test_few_queries_of_a_long_cache_are_not_made_as_many_as_its_keys() -> None:
+    calls = everyday_calls("scaled_dot_product_attention", "quick", 0)
+    fitted = fitted_real(calls, {"N != M": False})
+    assert len(fitted) < len(calls)
+    assert all(pair_count(recipe) <= max(map(pair_count, calls)) for recipe in fitted)
+
+
+ONE_SHAPE = """
+import numpy as np
+
+def alibi_attention(query, key, value):
+    if not query.shape == key.shape == value.shape:
+        raise NotImplementedError("one shape alone")
+    H, N, D = query.shape[1:]
+    n = 2 ** (H.bit_length() - 1)
+    h = np.arange(H)
+    slopes = 2.0 ** (np.where(h < n, h + 1.0, h - n + 0.5) * (-8 / n))
+    distance = np.arange(N) - np.arange(N)[:, None]
+    score = query @ np.swapaxes(key, -1, -2) / np.sqrt(D) + slopes[:, None, None] * distance
+    score = np.where(np.tri(N, dtype=bool), score, -np.inf)
+    e = np.exp(score - score.max(-1, keepdims=True))
+    return e @ value / e.sum(-1, keepdims=True)
+"""
+
+
+def test_what_no_case_could_show_is_told_and_the_promised_count_is_reached(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, ONE_SHAPE)
+    assert (result.verdict, result.cases >= 20) == ("passed", True)
+    assert result.unseen == {
+        "row without keys": "one shape alone",
+        "boolean mask": "takes no visible",
+    }
+    lines = describe_unseen([result.as_dict()])
+    assert lines[0] == "mine: no row without keys was judged of alibi_attention: one shape alone"

@@ -7,11 +7,15 @@ import pytest
 
 from attnverify.backends.declarations import Declarations
 from attnverify.backends.loader import load
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.finding import Finding
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
 from attnverify.report.next_steps import lines_to_add
 from attnverify.verdicts import search
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.found_out import has_heads_of_any_width, supported_variants
 from attnverify.verdicts.tally import CellResult, Options
 
 
@@ -44,6 +48,11 @@ def judge_file(
     return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
 
 
+def says(result: CellResult) -> str:
+    """The reason without the element that shows it."""
+    return result.reason.partition(": ")[0]
+
+
 def attention(arithmetic: str = "float()", change: str = "", declared: str = "") -> str:
     return RIGHT.format(arithmetic=arithmetic, change=change, declared=declared)
 
@@ -51,12 +60,12 @@ def attention(arithmetic: str = "float()", change: str = "", declared: str = "")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 def test_arithmetic_in_float32_is_found_out(aspect: str, tmp_path: Path) -> None:
     result = judge_file(tmp_path, attention(), aspect=aspect)
-    assert (result.verdict, result.reason) == ("unsupported", "computes in float32")
+    assert (result.verdict, says(result)) == ("unsupported", "computes in float32")
 
 
 def test_half_precision_in_float32_is_found_out(tmp_path: Path) -> None:
     result = judge_file(tmp_path, attention("half()"), "float32")
-    assert (result.verdict, result.reason) == ("unsupported", "computes in float16")
+    assert (result.verdict, says(result)) == ("unsupported", "computes in float16")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +107,7 @@ def test_a_dtype_that_the_values_leave_out_is_left_out_of_the_other_columns(
     """Wrong calls raise RuntimeError there, which is a failure where the dtype is judged."""
     result = judge_file(tmp_path, attention("float()", change, declared), aspect="refusals")
     assert result.verdict == verdict
-    assert verdict == "failed" or result.reason == "computes in float32"
+    assert verdict == "failed" or says(result) == "computes in float32"
 
 
 DETACHED = ".detach()"
@@ -125,7 +134,9 @@ def test_each_finding_comes_with_the_line_to_add(tmp_path: Path) -> None:
     narrow = judge_file(tmp_path, attention()).as_dict()
     without = judge_file(tmp_path, attention(change=DETACHED), "float32", "gradients").as_dict()
     declared = {"mine": Declarations(features={"float mask": False})}
-    assert list(lines_to_add([narrow, without], declared)) == [
+    lines = list(lines_to_add([narrow, without], declared))
+    assert lines.pop(1).startswith("  seen: got ")
+    assert lines == [
         "mine computes in float32 (float64); if meant so, add",
         '  DTYPES = ("float32", "float16", "bfloat16")',
         "mine has no gradient (float32); if meant so, add",
@@ -439,3 +450,12 @@ def test_hidden_slots_are_not_judged_in_a_dtype_that_is_not_taken(
     masked = "    if mask is not None:\n        score = score + np.where(mask, 0, -np.inf)\n    e ="
     result = judge_file(tmp_path, text.replace("    e =", masked), "float16", "hidden NaN")
     assert result.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "operation", [name for name, op in CATALOGUE.items() if has_heads_of_any_width(op)]
+)
+def test_calls_of_the_widths_that_kernels_are_written_for_can_be_made(operation: str) -> None:
+    for recipe in draw_recipes(operation, "any", 40, 0):
+        for variant in supported_variants(recipe, 64):
+            assert case_of(variant, "float32").inputs

@@ -316,3 +316,74 @@ def test_bytes_are_permuted_or_their_signs_spread() -> None:
             (255 if byte >> 7 else 0) if s >> 4 * i & 8 else byte for i, byte in enumerate(chosen)
         ]
         assert int(d) == int.from_bytes(bytes(wanted), "little")
+
+
+# carries, and products of bytes
+
+
+def chain(name: str, kind: str) -> None:
+    """A sum of two words from their halves, with the carry from the lower to the upper one."""
+    bits = int(kind[1:])
+    x, y = pairs(kind)
+    given = [(kind, [*x]), (kind, [*y]), (kind, [*reversed(x)]), (kind, [*reversed(y)])]
+    text = f"{name}.cc.{kind} %d0, %a, %b; {name}c.cc.{kind} %d1, %c, %e; {name}c.{kind} %d2, 0, 0;"
+    found = apply(text, [kind, kind, kind], *given)
+    for low, more, high, most, *parts in zip(*(bits for _, bits in given), *found, strict=True):
+        first, second = high << bits | low, most << bits | more
+        total = (first + second if name == "add" else first - second) % (1 << 3 * bits)
+        assert sum(int(part) << bits * at for at, part in enumerate(parts)) == total
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
+@pytest.mark.parametrize("name", ["add", "sub"])
+def test_carries_go_from_one_instruction_to_the_next(name: str, kind: str) -> None:
+    chain(name, kind)
+
+
+@pytest.mark.parametrize("part", ["lo", "hi"])
+@pytest.mark.parametrize("kind", ["u32", "u64", "s32"])
+def test_products_carry_as_well(kind: str, part: str) -> None:
+    bits = int(kind[1:])
+    x, y = pairs(kind)
+    z = [*reversed(y)]
+    text = f"mad.{part}.cc.{kind} %d0, %a, %b, %c; madc.{part}.{kind} %d1, %a, %b, %c;"
+    found = apply(text, [kind, kind], (kind, x), (kind, y), (kind, z))
+    for a, b, c, d0, d1 in zip(x, y, z, *found, strict=True):
+        product = wrapped(a, kind) * wrapped(b, kind)
+        of = (product >> bits if part == "hi" else product) % (1 << bits)
+        assert int(d0) == (of + c) % (1 << bits)
+        assert int(d1) == (of + c + (of + c >> bits)) % (1 << bits)
+
+
+def test_a_carry_stays_with_its_thread() -> None:
+    text = "setp.ne.u32 %p, %a, 0; @%p add.cc.u32 %d, %a, %a; addc.u32 %d, 0, 0;"
+    x = [0, 1, 1 << 31, 3 << 30]
+    assert list(apply(f"add.cc.u32 %d, 0, 0; {text}", "u32", ("u32", x))) == [0, 0, 1, 1]
+
+
+def numbers_in(x: int, bits: int, signed: bool) -> list[int]:
+    return [wrapped(x >> at, f"{'s' if signed else 'u'}{bits}") for at in range(0, 32, bits)]
+
+
+@pytest.mark.parametrize(("left", "right"), list(product(["u32", "s32"], repeat=2)))
+def test_products_of_bytes_are_added_up(left: str, right: str) -> None:
+    x, y = pairs("u32")
+    z = [*reversed(x)]
+    found = apply(f"dp4a.{left}.{right} %d, %a, %b, %c;", "u32", *(("u32", n) for n in (x, y, z)))
+    for a, b, c, bits in zip(x, y, z, found, strict=True):
+        of = numbers_in(a, 8, left == "s32"), numbers_in(b, 8, right == "s32")
+        assert int(bits) == (c + sum(p * q for p, q in zip(*of, strict=True))) % 2**32
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "half"), list(product(["u32", "s32"], ["u32", "s32"], ["lo", "hi"]))
+)
+def test_products_of_16_and_8_bits_are_added_up(left: str, right: str, half: str) -> None:
+    x, y = pairs("u32")
+    z = [*reversed(x)]
+    text = f"dp2a.{half}.{left}.{right} %d, %a, %b, %c;"
+    found = apply(text, "u32", *(("u32", n) for n in (x, y, z)))
+    for a, b, c, bits in zip(x, y, z, found, strict=True):
+        bytes_ = numbers_in(b, 8, right == "s32")[2 * (half == "hi") :][:2]
+        of = numbers_in(a, 16, left == "s32"), bytes_
+        assert int(bits) == (c + sum(p * q for p, q in zip(*of, strict=True))) % 2**32

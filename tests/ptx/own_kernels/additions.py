@@ -28,11 +28,11 @@ def counted() -> Iterator[Counter[str]]:
     """The additions to global memory that the machine executes meanwhile."""
     found, update = Counter[str](), atomics.updated
 
-    def count(m: Any, space: str, address: Any, lanes: Any, part: Any, given: Any, f: Any) -> Any:
+    def count(m: Any, space: str, address: Any, lanes: Any, part: Any, *given: Any) -> Any:
         if space == "global":
-            found["numbers"] += given[0].size
+            found["numbers"] += given[0][0].size
             found["instructions"] += len(lanes)
-        return update(m, space, address, lanes, part, given, f)
+        return update(m, space, address, lanes, part, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atomics, "updated", count)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify.ptx.execution.machine import Machine
 from attnverify.ptx.kernel import Kernel, Recorded
-from attnverify.ptx.machine import Machine
 from attnverify.ptx.removal import is_for_order
 from attnverify.ptx.storage import asynchronous
 from attnverify.ptx.storage.groups import Groups

@@ -233,3 +233,18 @@ def the_weights_play_no_part_in_the_gradient(gradient: Function) -> None:
     for weights in (WEIGHTS, 0 * WEIGHTS, np.full((2, 3), np.nan), -WEIGHTS):
         (found,) = gradient(d_output=d_output, weights=weights, keep=KEEP, p=0.75)
         assert np.array_equal(found, np.where(KEEP, 4 * d_output, 0.0))
+
+
+@clause(
+    "dropout_grad",
+    2,
+    false=[
+        quietly(lambda d_output, weights, keep, p: (d_output / (1 - p) * keep,)),
+        answering("dropout_grad", lambda found, keep, **_: (np.where(keep, *found, INF),)),
+    ],
+)
+def what_is_dropped_is_left_out_of_the_gradient(gradient: Function) -> None:
+    d_output = np.where(KEEP, 1.0, 1e308)
+    with np.errstate(over="ignore"):
+        (found,) = gradient(d_output=d_output, weights=WEIGHTS, keep=KEEP, p=0.75)
+    assert np.array_equal(found, np.where(KEEP, 4.0, 0.0))

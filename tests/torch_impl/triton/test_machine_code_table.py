@@ -47,6 +47,37 @@ def test_what_goes_around_a_loop_over_tiles_is_none() -> None:
     assert find_pair_loop(code).counts.total() == 3
 
 
+WARP = "HMMA.16816.F32.BF16 R4, R8, R12, R4"
+COMPARED_FIRST = (WARP, "ISETP.GE.AND P2, PT, R9.reuse, 0xc, PT", "VIADD R9, R9, 0x4")
+MOVED_FIRST = (WARP, "IADD3 R9, R9, 0x1, RZ", "ISETP.NE.AND P2, PT, R9, 0x8, PT")
+
+
+def around(*inner: str) -> list[Line]:
+    """A loop over tiles with another inside, of three instructions and a branch."""
+    return lines("MUFU.EX2 R1, R1", *inner, "@!P2 BRA 0x10", "@P0 BRA 0x0", "EXIT")
+
+
+@pytest.mark.parametrize(("inner", "turns"), [(COMPARED_FIRST, 4), (MOVED_FIRST, 8)])
+def test_a_loop_inside_of_a_step_counts_as_often_as_it_turns(
+    inner: tuple[str, ...], turns: int
+) -> None:
+    loop = find_pair_loop(around(*inner))
+    assert (loop.counts.total(), loop.count("HMMA")) == (2 + 4 * turns, turns)
+
+
+def test_what_only_clears_is_counted_once() -> None:
+    code = lines(WARP, "MUFU.EX2 R1, R1", "STS.U16 [R2], RZ", "@!P2 BRA 0x20", "@P0 BRA 0x0")
+    assert find_pair_loop(code).counts.total() == 5
+
+
+@pytest.mark.parametrize(
+    "limit", ["ISETP.GE.AND P2, PT, R9, R3, PT", "ISETP.GE.AND P3, PT, R9, 0xc, PT"]
+)
+def test_a_loop_of_unknown_length_is_not_counted_as_one(limit: str) -> None:
+    with pytest.raises(ValueError, match="wanted a counter held to a number"):
+        find_pair_loop(around(WARP, limit, "VIADD R9, R9, 0x4"))
+
+
 def test_a_tile_takes_the_clocks_of_its_instructions() -> None:
     loop = find_pair_loop(lines(*SHORT[:2], "@P1 BRA 0x0"))
     assert (loop.issue(4), loop.tensor(4), loop.special(4)) == (3.0, 32.0, 8.0)
@@ -80,7 +111,7 @@ def test_a_missed_goal_is_told(
         Row("forward", "64 x 64", 99, 0, 16.0, GOALS["forward"] + over, 256.0, 272.0)
         for over in (0, 7)
     ]
-    monkeypatch.setattr(command, "find_rows", lambda wanted: iter(rows))
+    monkeypatch.setattr(command, "find_rows", lambda wanted, width: iter(rows))
     assert command.main([]) == 0
     printed = capsys.readouterr().out
     assert "300 reached" in printed and "300 missed by 7" in printed

@@ -1,5 +1,5 @@
-"""Matrix products: of a warp (mma.sync, ldmatrix), and of four warps (wgmma)."""
+"""Matrix products: of a warp (mma.sync, ldmatrix; wmma), and of four warps (wgmma)."""
 
-from attnverify.ptx.instructions.matrix import mma, wgmma
+from attnverify.ptx.instructions.matrix import mma, wgmma, wmma
 
-__all__ = ["mma", "wgmma"]
+__all__ = ["mma", "wgmma", "wmma"]

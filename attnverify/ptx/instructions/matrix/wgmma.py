@@ -15,7 +15,9 @@ import numpy as np
 
 from attnverify.ptx.decode import Form, Read, Step, instruction
 from attnverify.ptx.instructions.matrix.mma import (
+    WHOLE,
     accumulator,
+    added_whole,
     in_registers,
     left_factor,
     stacked,
@@ -23,14 +25,14 @@ from attnverify.ptx.instructions.matrix.mma import (
 )
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.numbers.formats import widen
-from attnverify.ptx.numbers.tensor_core import multiply
+from attnverify.ptx.numbers.tensor_core import multiply, sum_format, unit_of
 from attnverify.ptx.storage.asynchronous import finish_products, read_matrix
 from attnverify.ptx.storage.groups import Product
 from attnverify.ptx.text.operands import Address, Negated, Operand, Pair, Register, Vector
 from attnverify.ptx.text.syntax import Instruction
 
 if TYPE_CHECKING:
-    from attnverify.ptx.machine import Machine
+    from attnverify.ptx.execution.machine import Machine
 
 __all__ = ["used_registers", "watched"]
 
@@ -66,6 +68,10 @@ def commit(m: "Machine") -> None:
     m.groups.committed[m.whole_warps("wgmma.commit_group")] += 1
 
 
+SIZES = {"f16": 2, "bf16": 2, "tf32": 4} | dict.fromkeys(("e4m3", "e5m2", "s8", "u8"), 1)
+HALF_SUMS = ("f16", "e4m3", "e5m2")
+
+
 class Shape:
     """What a product is of."""
 
@@ -75,33 +81,36 @@ class Shape:
             raise form.refuse("wanted a shape m64nNkK")
         form.modifiers.remove(shape)
         self.columns, self.inner = (int(size) for size in shape[4:].split("k"))
-        self.to, self.kind, other = (form.kind("f32", "f16", "bf16", "tf32").name for _ in range(3))
-        halves = self.kind in ("f16", "bf16")
-        good = (
-            other == self.kind
-            and self.inner == (16 if halves else 8)
+        self.saturates = form.flag("satfinite")
+        kinds, form.modifiers = form.modifiers, []
+        if len(kinds) != 3 or kinds[1] not in SIZES:
+            raise form.refuse("this product")
+        self.to, self.kind, self.right = kinds
+        self.size, self.whole = SIZES[self.kind], self.kind in WHOLE
+        mixed = SIZES.get(self.right) == self.size == 1 and (self.right in WHOLE) == self.whole
+        sums = ("s32",) if self.whole else ("f32", "f16") if self.kind in HALF_SUMS else ("f32",)
+        if not (
+            (self.right == self.kind or mixed)
+            and self.to in sums
+            and self.inner == 32 // self.size
             and self.columns % 8 == 0
             and 8 <= self.columns <= 256
-        )
-        if (
-            not good
-            or self.kind == "f32"
-            or not (self.to == "f32" or self.to == self.kind == "f16")
+            and (self.whole or not self.saturates)
         ):
             raise form.refuse("this product")
-        self.each, self.size = (2, 2) if halves else (1, 4)
         self.name = f"{shape}.{self.to}.{self.kind}"
-        self.registers = self.columns // 2 // (1 if self.to == "f32" else 2)
+        self.registers = self.columns // 2 // (2 if self.to == "f16" else 1)
+        self.unit = unit_of(form.kernel.module.target, self.kind, of_group=True)
+        self.sum_format = sum_format(self.to, self.kind, self.unit)
 
 
 def product(form: Form) -> Step:
     shape = Shape(form)
     in_place = isinstance(form.operand(1), Vector)
-    signs = [form.whole(4), form.whole(5)]
-    turned = [form.whole(place) != 0 for place in range(6, len(form.operands))]
-    if not set(signs) <= {1, -1} or len(turned) != (
-        0 if shape.kind == "tf32" else 1 if in_place else 2
-    ):
+    given = [form.whole(place) for place in range(4, len(form.operands))]
+    signs = [1, 1] if shape.whole else given[:2]
+    turned = [each != 0 for each in (given if shape.whole else given[2:])]
+    if not set(signs) <= {1, -1} or len(turned) != (0 if shape.size != 2 else 1 if in_place else 2):
         raise form.refuse("the numbers behind the predicate")
     turns = ([False] if in_place else turned[:1] or [False]) + (turned[-1:] or [False])
     form.kernel.touches("shared", 16)
@@ -119,37 +128,37 @@ def product_step(
     c = stacked([form.reading(item, "b32") for item in form.items(0)])
     puts = [form.writing(item, "b32") for item in form.items(0)]
     used = registers_of(form.operand(0)), registers_of(form.operand(1)) if in_place else ()
+    sums = "f16" if shape.to == "f16" else "f32"
 
     def run(m: "Machine") -> None:
         groups = whole_groups(m)
-        b, places = matrix(m, right_at, shape.columns, shape, turns[1], groups)
+        b, places = matrix(m, right_at, shape.columns, shape, shape.right, turns[1], groups)
         if left is not None:
             a = left_factor(left(m), shape.kind).reshape(-1, 64, shape.inner)[groups]
         else:
             assert left_at is not None
-            a, more = matrix(m, left_at, 64, shape, turns[0], groups)
+            a, more = matrix(m, left_at, 64, shape, shape.kind, turns[0], groups)
             places = np.concatenate([more, places], 1)
         start(m, used, shape.name, groups, places)
-        before = accumulator(np.where(m.full(keep(m)), c(m), np.uint32(0)), shape.to).reshape(
-            -1, 64, shape.columns
-        )
+        kept = np.where(m.full(keep(m)), c(m), np.uint32(0))
+        before = accumulator(kept, sums).reshape(-1, 64, shape.columns)
         found = np.zeros_like(before)
-        order = m.draw.order(shape.inner)
-        found[groups] = multiply(
-            a * signs[0],
-            b * signs[1],
-            before[groups],
-            shape.kind,
-            m.kernel.tensor_core,
-            order,
-            shape.to,
-        )
+        found[groups] = multiplied(m, a * signs[0], b * signs[1], before[groups], shape)
         for put, bits in zip(
-            puts, in_registers(found.reshape(-1, 16, shape.columns), shape.to), strict=True
+            puts, in_registers(found.reshape(-1, 16, shape.columns), sums), strict=True
         ):
             put(m, bits)
 
     return run
+
+
+def multiplied(m: "Machine", a: Array, b: Array, c: Array, shape: Shape) -> Array:
+    """Sums of whole numbers travel as the float32 of the same bits."""
+    if shape.whole:
+        before = np.ascontiguousarray(c).view(np.int32)
+        return added_whole(a, b, before, shape.saturates).view(np.float32)
+    order = m.draw.order(shape.inner)
+    return multiply(a, b, c, shape.kind, shape.unit, order, shape.sum_format, shape.right)
 
 
 def registers_of(operand: Operand) -> tuple[int, ...]:
@@ -206,7 +215,7 @@ def start(
 
 
 def matrix(
-    m: "Machine", at: Read, rows: int, shape: Shape, turned: bool, groups: Array
+    m: "Machine", at: Read, rows: int, shape: Shape, kind: str, turned: bool, groups: Array
 ) -> tuple[Array, Array]:
     """[groups rows K] of a factor in shared memory, and the places that were read."""
     descriptors = m.full(at(m)).reshape(-1, GROUP)[groups]
@@ -222,7 +231,9 @@ def matrix(
     of = [layout(int(d), rows, shape.inner, shape.size, turned, m.shared.unit) for d in first]
     offsets, places = (np.stack(part) for part in zip(*of, strict=True))
     bits, places = read_matrix(m, offsets, places, groups, shape.size)
-    return (truncated(bits) if shape.kind == "tf32" else widen(bits, shape.kind)), places
+    if shape.whole:
+        return bits.view(np.int8 if kind == "s8" else np.uint8), places
+    return (truncated(bits) if kind == "tf32" else widen(bits, kind)), places
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,247 @@
+"""
+Terms: what a file may mean by an option or a result of today's attention where the specification
+means something else, and says so beside LAYOUT (``LSE_BASE = 2``).
+
+Between the two every call and every result is translated, in the file's own arrays, so that a
+gradient by its library goes through the translation.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, log, nan
+from typing import Any
+
+from attnverify.catalogue.operation import Operation, result_axes_of
+
+LN2 = log(2.0)
+Given = dict[str, Any]
+Results = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Term:
+    """
+    One thing that a file may say.
+
+    wanted    what it may be, in words; allows: whether a value is one of these
+    tried     the values that are asked about where a file says nothing
+    words     what goes wrong where a file should have said so and does not
+    concerns  whether an operation has what it is about
+    given     the arguments that a call is given for the specification's
+    returned  the specification's results for those that are returned
+    """
+
+    wanted: str
+    allows: Callable[[Any], bool]
+    tried: tuple[Any, ...]
+    words: str
+    concerns: Callable[[Operation], bool]
+    given: Callable[[Any, Operation, Given], Given] = lambda said, operation, inputs: inputs
+    returned: Callable[[Any, Operation, Given, Results], Results] = (
+        lambda said, operation, inputs, results: results
+    )
+
+
+def has_lse(operation: Operation) -> bool:
+    """Tell whether it returns a log-sum-exp beside its output, or is the gradient of what does."""
+    return "d_lse" in (operation.gradient or operation).axes
+
+
+def has_heads(axes: str, width: bool) -> bool:
+    """Tell whether axes end in batch, heads and positions, and a ``width`` behind these."""
+    return bool(re.search(r"\bB [HG] [NM]" + " [DE]" * width + "$", axes))
+
+
+def lse_given(said: Any, operation: Operation, inputs: Given) -> Given:
+    """
+    The log-sum-exps that arrive with their last two axes exchanged: of heads and positions where
+    rows lie in a batch, of tokens and heads where they lie end to end.
+    """
+    if (said == "HT") != operation.is_packed:
+        return inputs
+    return {n: turned_lse(x, operation.axes.get(n, "")) for n, x in inputs.items()}
+
+
+def lse_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    if (said == "HT") != operation.is_packed:
+        return results
+    axes = [*result_axes_of(operation, inputs), *[""] * len(results)]
+    pairs = zip(results, axes, strict=False)
+    return [x if x is None else turned_lse(x, own) for x, own in pairs]
+
+
+def turned_lse(x: Any, axes: str) -> Any:
+    return x.swapaxes(-2, -1) if axes == "T H" else exchange_axes(x, axes, width=False)
+
+
+def exchange_axes(x: Any, axes: str, width: bool) -> Any:
+    """
+    Return an array of these axes with heads and positions exchanged, where it has them; what lay in
+    one piece does so again.
+    """
+    if not has_heads(axes, width):
+        return x
+    other = x.swapaxes(-3, -2) if width else x.swapaxes(-2, -1)
+    if hasattr(x, "is_contiguous"):
+        return other.contiguous() if x.is_contiguous() else other
+    flags = getattr(x, "flags", None)
+    return other.copy() if flags is not None and flags.c_contiguous else other
+
+
+def exchange_given(said: Any, operation: Operation, inputs: Given) -> Given:
+    axes = operation.axes
+    return {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in inputs.items()}
+
+
+def exchange_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    axes = [*result_axes_of(operation, inputs), *[""] * len(results)]
+    pairs = zip(results, axes, strict=False)
+    return [x if x is None else exchange_axes(x, own, width=True) for x, own in pairs]
+
+
+def base_given(said: Any, operation: Operation, inputs: Given) -> Given:
+    """Logarithms to base 2 for natural ones; what arrives at one grows as the one shrinks."""
+    factors = {"lses": 1 / LN2, "d_lse": LN2}
+    return {name: x * factors[name] if name in factors else x for name, x in inputs.items()}
+
+
+def base_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    if operation.is_gradient:
+        names = [name for name in operation.arguments if not name.startswith("d_")]
+        pairs = zip(results, [*names, *[""] * len(results)], strict=False)
+        return [x / LN2 if name == "lses" else x for x, name in pairs]
+    return with_lse(operation, results, lambda lse: lse * LN2)
+
+
+def with_lse(operation: Operation, results: Results, change: Callable[[Any], Any]) -> Results:
+    """The results with another log-sum-exp, where one is among them."""
+    if operation.is_gradient or len(results) < 2 or results[1] is None:
+        return results
+    return [results[0], change(results[1]), *results[2:]]
+
+
+def library_of(x: Any) -> Any:
+    """The module whose functions take an array."""
+    name = type(x).__module__.partition(".")[0]
+    return sys.modules["jax.numpy" if name.startswith("jax") else name]
+
+
+def empty_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    """Minus infinity where a row is said to have seen nothing; NaN where it is found unsaid."""
+
+    def change(lse: Any) -> Any:
+        where = library_of(lse).where
+        return where(lse == said, -inf, where(lse == -inf, nan, lse))
+
+    return with_lse(operation, results, change)
+
+
+def sink_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    sink = inputs.get("sink")
+    if sink is None:
+        return results
+    if operation.is_gradient:
+        raise NotImplementedError("LSE: what arrives at an lse without its sink is not known")
+
+    def change(lse: Any) -> Any:
+        xp, rest = library_of(lse), sink[:, None]
+        none = (lse == -inf) & (rest == -inf)
+        return xp.where(none, -inf, xp.logaddexp(xp.where(none, 0.0, lse), rest))
+
+    return with_lse(operation, results, change)
+
+
+def window_given(said: Any, operation: Operation, inputs: Given) -> Given:
+    """A window that counts the row's own key has one more on its left."""
+    window = inputs.get("window")
+    if not isinstance(window, tuple) or window[0] is None:
+        return inputs
+    return inputs | {"window": (window[0] + 1, *window[1:])}
+
+
+def is_empty_lse(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and (isfinite(value) or value == inf)
+
+
+TERMS: dict[str, Term] = {
+    "LAYOUT": Term(
+        "BHND or BNHD", lambda x: x in ("BHND", "BNHD"), (), "heads and positions are exchanged",
+        lambda op: any(has_heads(axes, True) for axes in op.axes.values()),
+        exchange_given, exchange_returned,
+    ),
+    "LSE_LAYOUT": Term(
+        "BHN or BNH, of packed tokens HT or TH", lambda x: x in ("BHN", "BNH", "HT", "TH"),
+        ("BNH", "HT"), "heads and positions of the lse are exchanged", has_lse,
+        lse_given, lse_returned,
+    ),
+    "EMPTY_LSE": Term(
+        'a finite number or float("inf")', is_empty_lse, (inf, -5e4, -1e30, 0.0),
+        "another lse than minus infinity where a row sees no key", has_lse,
+        returned=empty_returned,
+    ),
+    "LSE_BASE": Term(
+        "2", lambda x: x == 2, (2,), "an lse to base 2", has_lse, base_given, base_returned
+    ),
+    "LSE": Term(
+        "'without sink'", lambda x: x == "without sink", ("without sink",),
+        "an lse without the sink", lambda op: has_lse(op) and "sink" in op.arguments,
+        returned=sink_returned,
+    ),
+    "WINDOW": Term(
+        "'with itself'", lambda x: x == "with itself", ("with itself",),
+        "a window that counts the row's own key", lambda op: "window" in op.arguments,
+        window_given,
+    ),
+}  # fmt: skip
+"""By the name that a file gives them. Results are translated in this order, arguments likewise."""
+
+USUAL = {"LAYOUT": "BHND", "LSE_LAYOUT": "BHN"}
+"""What is said with no effect."""
+
+
+def concerning(said: Mapping[str, Any], operation: Operation) -> dict[str, Any]:
+    """What a file says that an operation is translated by, in the order of the table."""
+    return {
+        name: said[name]
+        for name, term in TERMS.items()
+        if name in said and said[name] != USUAL.get(name) and term.concerns(operation)
+    }
+
+
+def translate_given(said: Mapping[str, Any], operation: Operation, inputs: Given) -> Given:
+    for name, value in said.items():
+        inputs = TERMS[name].given(value, operation, inputs)
+    return inputs
+
+
+def translate_returned(
+    said: Mapping[str, Any], operation: Operation, inputs: Given, output: Any
+) -> Any:
+    """The specification's results; an array alone stays one."""
+    several = isinstance(output, (list, tuple))
+    results: Results = list(output) if several else [output]
+    for name, value in said.items():
+        results = TERMS[name].returned(value, operation, inputs, results)
+    return type(output)(results) if several else results[0]
+
+
+def translated(
+    function: Callable[..., Any], operation: Operation, said: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return the function of the specification's arguments as it is where a file says this too."""
+
+    def other(**inputs: Any) -> Any:
+        output = function(**translate_given(said, operation, inputs))
+        return translate_returned(said, operation, inputs, output)
+
+    return other
+
+
+def line_of(name: str, value: Any) -> str:
+    """Write the line of a file that says so."""
+    if value == inf:
+        return f'{name} = float("inf")'
+    return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"

@@ -1,0 +1,1 @@
+"""Bounds of attention as it is written today, forwards and backwards."""

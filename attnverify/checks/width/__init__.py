@@ -1,0 +1,1 @@
+"""Layers at the width of a model: a statistical bound, and the check that holds them to it."""

@@ -1,0 +1,140 @@
+"""
+Conventions of attention today: which heads share, what the cap bends, what an lse holds, and what
+a row is that saw no key; those of merging parts too.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.references import reference_of
+from attnverify.conventions.visibility import both_ways, counting_itself
+
+grouped_attention, merge_attention = map(reference_of, ("grouped_attention", "merge_attention"))
+LN2 = float(np.log(2.0))
+Options = dict[str, Any]
+
+
+def changed(**new: Any) -> Any:
+    return with_arguments(grouped_attention, **new)
+
+
+def in_turns(name: str) -> Any:
+    """The heads of keys or values repeated as a whole: head h reads head h mod G."""
+
+    def tiled(x: Options) -> ndarray:
+        return np.tile(x[name], (1, x["query"].shape[1] // x[name].shape[1], 1, 1))
+
+    return tiled
+
+
+def from_the_start(x: Options) -> Any:
+    given = x.get("offset")
+    return np.zeros(len(x["query"]), np.int64) if given is None else given
+
+
+def behind_the_mask(**x: Any) -> Any:
+    """Scores that are capped with the float mask in them."""
+    mask, cap = x.get("mask"), x.get("soft_cap")
+    if mask is None or cap is None or mask.dtype == bool:
+        return grouped_attention(**x)
+    r = x["query"].shape[1] // x["key"].shape[1]
+    factor = x.get("scale") or x["query"].shape[-1] ** -0.5
+    score = x["query"] @ np.repeat(x["key"], r, axis=1).mT * factor
+    with np.errstate(all="ignore"):
+        capped = np.where(mask == -np.inf, mask, cap * np.tanh((score + mask) / cap))
+    return grouped_attention(**x | {"mask": capped, "soft_cap": None, "query": 0 * x["query"]})
+
+
+def lse_without_sink(function: Any) -> Any:
+    return lambda **x: (function(**x)[0], function(**x | {"sink": None})[1])
+
+
+def base_two_returned(function: Any) -> Any:
+    def attention(**x: Any) -> Any:
+        output, lse = function(**x)
+        return output, lse / LN2
+
+    return attention
+
+
+def empty_rows(function: Any, output: float, lse: float) -> Any:
+    """Other numbers for a row that sees no key, where there is no sink."""
+
+    def attention(**x: Any) -> Any:
+        found = function(**x)
+        empty = found[1] == -np.inf
+        return np.where(empty[..., None], output, found[0]), np.where(empty, lse, found[1])
+
+    return attention
+
+
+def of_base_two(outputs: ndarray, lses: ndarray) -> Any:
+    """Logarithms to base 2, given and returned."""
+    output, lse = merge_attention(outputs, lses * LN2)
+    return output, lse / LN2
+
+
+def looked_at(outputs: ndarray, lses: ndarray) -> Any:
+    """Absent parts multiplied by 0, so that NaN in them comes through."""
+    output, lse = merge_attention(outputs, lses)
+    absent = (lses == -np.inf)[..., None] & ~(lses == -np.inf).all(axis=0)[..., None]
+    return output + (0 * np.where(absent, outputs, 0)).sum(axis=0), lse
+
+
+GROUPING: tuple[Row, ...] = (
+    ("shared heads", "in turn", "query heads that read the heads of keys in turn",
+     changed(key=in_turns("key"), value=in_turns("value"))),
+    ("alignment", "starts", "rows aligned at the starts", changed(offset=from_the_start)),
+    ("window counts", "the row's own key too", "a window that counts the row's own key",
+     changed(window=counting_itself)),
+    ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),
+    ("window counts", "nothing", "windows ignored", changed(window=lambda x: None)),
+    ("soft cap", "behind the mask", "scores capped with the mask in them", behind_the_mask),
+    ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
+    ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
+    ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(grouped_attention)),
+    ("lse base", "2 returned", "an lse that is returned to base 2",
+     base_two_returned(grouped_attention)),
+    ("a row of no key", "NaN", "NaN where a row sees no key",
+     empty_rows(grouped_attention, np.nan, np.nan)),
+    ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
+     empty_rows(grouped_attention, 0.0, np.inf)),
+    ("a row of no key", "-5e4", "an lse of -5e4 where a row sees no key",
+     empty_rows(grouped_attention, 0.0, -5e4)),
+    ("a scale", "ignored", "a given scale ignored", changed(scale=lambda x: None)),
+)  # fmt: skip
+
+GROUPING_ANSWERS = {
+    "shared heads": "neighbours",
+    "alignment": "ends of the lengths",
+    "window counts": "other keys",
+    "soft cap": "scores alone",
+    "sink": "a logit",
+    "sink in the lse": "in it",
+    "lse base": "e",
+    "a row of no key": "0 and minus infinity",
+    "a scale": "used",
+}
+
+MERGING: tuple[Row, ...] = (
+    ("lse base", "2", "logarithms to base 2", of_base_two),
+    ("lse base", "2 returned", "an lse that is returned to base 2",
+     base_two_returned(merge_attention)),
+    ("a row of no key", "NaN", "NaN where no part saw a key",
+     empty_rows(merge_attention, np.nan, np.nan)),
+    ("a row of no key", "plus infinity", "an lse of plus infinity where no part saw a key",
+     empty_rows(merge_attention, 0.0, np.inf)),
+    ("a row of no key", "-5e4", "an lse of -5e4 where no part saw a key",
+     empty_rows(merge_attention, 0.0, -5e4)),
+    ("absent parts", "multiplied by 0", "absent parts multiplied by 0", looked_at),
+)  # fmt: skip
+
+MERGING_ANSWERS = {
+    "lse base": "e",
+    "a row of no key": "0 and minus infinity",
+    "absent parts": "not looked at",
+}
+"""What the specification answers."""

@@ -1,0 +1,106 @@
+"""Conventions of rotary positions: which channels make a pair, and what they turn by."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.references import reference_of
+
+rotary_embedding = reference_of("rotary_embedding")
+Options = dict[str, Any]
+
+
+def changed(**new: Callable[[Options], Any]) -> Callable[..., Any]:
+    return with_arguments(rotary_embedding, **new)
+
+
+def pairs(x: Options) -> int:
+    """How many pairs of channels turn."""
+    D: int = x["x"].shape[-1]
+    return (D if x.get("rotary_dim") is None else x["rotary_dim"]) // 2
+
+
+def frequencies(x: Options) -> ndarray:
+    """What the pairs turn by."""
+    given: ndarray | None = x.get("frequencies")
+    return x["base"] ** (-np.arange(pairs(x)) / pairs(x)) if given is None else given
+
+
+def counted_in(width: Callable[[Options], float]) -> Callable[[Options], Any]:
+    """The base's frequencies, their exponents counted in another width than the pairs'."""
+
+    def made(x: Options) -> Any:
+        given = x.get("frequencies")
+        return x["base"] ** (-2 * np.arange(pairs(x)) / width(x)) if given is None else given
+
+    return made
+
+
+def other_pairing(x: Options) -> str:
+    return {"halves": "interleaved", "interleaved": "halves"}[x["pairing"]]
+
+
+def from_the_first(x: Options) -> ndarray:
+    """Each row's place in its call."""
+    return np.broadcast_to(np.arange(x["positions"].shape[1]), x["positions"].shape)
+
+
+def of_all_channels(**x: Any) -> Any:
+    """Frequencies of which those behind the pairs are 0, over pairs of all channels."""
+    D = x["x"].shape[-1]
+    if D % 2:
+        return rotary_embedding(**x)
+    f = np.zeros(D // 2)
+    f[: pairs(x)] = frequencies(x)
+    return rotary_embedding(**x | {"rotary_dim": D, "frequencies": f})
+
+
+def last_channels(**x: Any) -> Any:
+    """The channels at the end turned, those in front passed through."""
+    R2 = 2 * pairs(x)
+    passed, turning = x["x"][..., : x["x"].shape[-1] - R2], x["x"][..., x["x"].shape[-1] - R2 :]
+    turned = rotary_embedding(**x | {"x": turning, "rotary_dim": R2})
+    return np.concatenate([passed, turned], axis=-1)
+
+
+def every_channel(x: Options) -> Any:
+    """All channels that make pairs, unless the frequencies say how many."""
+    D = x["x"].shape[-1]
+    return x.get("rotary_dim") if x.get("frequencies") is not None else D - D % 2
+
+
+TURNING: tuple[Row, ...] = (
+    ("pairing", "the other", "the two pairings exchanged", changed(pairing=other_pairing)),
+    ("direction", "backwards", "pairs turned backwards",
+     changed(positions=lambda x: -x["positions"])),
+    ("frequencies counted in", "all channels", "frequencies counted in all channels",
+     changed(frequencies=counted_in(lambda x: x["x"].shape[-1]))),
+    ("frequencies counted in", "pairs", "exponents that are twice as large",
+     changed(frequencies=counted_in(pairs))),
+    ("pairs counted in", "all channels", "pairs of all channels, some with a frequency of 0",
+     of_all_channels),
+    ("which channels turn", "the last", "the last channels turned, not the first", last_channels),
+    ("which channels turn", "all", "rotary_dim ignored", changed(rotary_dim=every_channel)),
+    ("positions", "from 0", "positions counted from 0 in each call",
+     changed(positions=from_the_first)),
+    ("positions", "one further", "positions one too high",
+     changed(positions=lambda x: x["positions"] + 1)),
+    ("base", "10000", "a given base ignored", changed(base=lambda x: 10000.0)),
+    ("given frequencies", "ignored", "given frequencies ignored",
+     changed(frequencies=lambda x: None)),
+)  # fmt: skip
+
+TURNING_ANSWERS = {
+    "pairing": "as said",
+    "direction": "forwards",
+    "frequencies counted in": "rotary_dim",
+    "pairs counted in": "rotary_dim",
+    "which channels turn": "the first",
+    "positions": "as given",
+    "base": "as given",
+    "given frequencies": "used",
+}
+"""What the specification answers."""

@@ -1,0 +1,117 @@
+"""
+The forward pass: every node is enclosed, |computed - exact| <= E, by absolute values; where paths
+part and meet again the reverse sweep makes that sharp.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.derived.budgets.elementwise import (
+    bound_elementwise,
+    bound_leaf,
+    bound_max,
+    bound_move,
+    bound_select,
+)
+from attnverify.derived.budgets.roles import stored
+from attnverify.derived.budgets.state import Errors
+from attnverify.derived.budgets.sums import Rule, bound_product, bound_sum
+from attnverify.derived.forms import source_of
+from attnverify.derived.graph import Graph
+from attnverify.derived.sweeping.sweep import sweep
+from attnverify.derived.tracing.node import Node
+from attnverify.precision import Precision, at_least_float32
+
+BOUNDS: dict[str, Callable[[Errors, Node], Rule]] = {
+    "leaf": bound_leaf,
+    "move": bound_move,
+    "select": bound_select,
+    "max": bound_max,
+    "sum": bound_sum,
+    "einsum": bound_product,
+    "ew": bound_elementwise,
+}
+
+NONLINEAR = {"exp", "divide", "sqrt", "max", "multiply", "log"}
+
+Decisions = Sequence[tuple[Node, bool]]
+
+
+def enclose(graph: Graph, precision: Precision, exact: str = "") -> Errors:
+    """Bound every node of a graph; ``exact``: a line of the user's file that loses nothing."""
+    at = Errors(graph, precision, exact=exact)
+    with np.errstate(all="ignore"):
+        for node in graph.order:
+            _visit(at, node)
+    return at
+
+
+def output_errors(
+    at: Errors, outputs: Sequence[Node], decisions: Decisions = (), wide: Sequence[int] = ()
+) -> list[ndarray]:
+    """
+    Bound the results, stored. Where the specification decided something by values that may as well
+    have come out otherwise (an order, the place of a maximum), nothing is said: inf.
+    """
+    with np.errstate(all="ignore"):
+        if any(_is_open(at, node, at_zero) for node, at_zero in decisions):
+            return [np.full(node.shape, np.inf) for node in outputs]
+        formats = (at.P.storage, at_least_float32(at.P.storage))
+        return [stored(at, node, formats[k in wide]) for k, node in enumerate(outputs)]
+
+
+def _is_open(at: Errors, node: Node, at_zero: bool) -> bool:
+    E, size = at.E[node], np.abs(node.value)
+    return bool(np.any((size <= E) & ((E > 0) | at_zero)))
+
+
+def _visit(at: Errors, node: Node) -> None:
+    propagated, L = BOUNDS[node.kind](at, node)
+    held = np.isfinite(node.value) & (not at.exact or node.origin != at.exact)
+    L = _hidden_overflow(at, node, propagated, np.where(held, L, 0.0))
+    if node.kind == "max" and node in at.graph.before_exponential:
+        lowest = (node.value < -at.P.score.max / 4) & held
+        propagated = np.where(lowest, np.inf, propagated)
+    E = np.where(np.isfinite(node.value), propagated + L, 0.0)
+    at.L[node], at.E[node] = L, np.where(np.isnan(E), np.inf, E)
+    at.floors[node] = at.find_floor(node)
+    if is_target(at.graph, node):
+        _sharpen(at, node, held)
+
+
+def _hidden_overflow(at: Errors, node: Node, propagated: ndarray, L: ndarray) -> ndarray:
+    """A mask near -max may overflow: -inf hides as well, if something in the row does not."""
+    if node not in at.graph.before_exponential or not np.isinf(L).any():
+        return L
+    fmt = at.P.score
+    hidden = np.isinf(L) & (node.value < -fmt.max / 4) & np.isfinite(propagated)
+    return np.where(hidden, fmt.u * np.abs(node.value), L)
+
+
+def _sharpen(at: Errors, node: Node, held: ndarray) -> None:
+    found = sweep(at, node)
+    if found is None:
+        return
+    is_row = node in at.graph.rows
+    if is_row:  # what is rounded is no larger than was found now
+        at.given[node] = found
+        again = BOUNDS["ew"](at, node)[1]
+        at.L[node] = np.fmin(at.L[node], np.where(held, again, 0.0))
+    lost = np.isinf(at.E[node]) & (is_row or node.kind == "einsum")
+    E = np.fmin(at.E[node], found * (1 + 1e-12) + at.L[node])
+    at.E[node] = np.where(lost, np.inf, E)
+
+
+def is_target(graph: Graph, node: Node) -> bool:
+    """Tell whether a sweep starts here: a result or factor behind nonlinear steps."""
+    if node.kind in ("leaf", "move", "select"):
+        return False
+    if node.kind == "einsum":
+        if graph.cut and any(is_target(graph, source_of(each)) for each in node.inputs):
+            return False
+        return any(graph.through(each) for each in node.inputs)
+    moved = any(user.kind == "move" and user in graph.ends for user in graph.users[node])
+    last = node in graph.ends or node in graph.multiplied or moved
+    return last and bool(graph.region_names(node) & NONLINEAR)

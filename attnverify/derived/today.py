@@ -1,0 +1,99 @@
+"""
+The bounds of attention as it is written today: derived from the lines of its specification.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.bounds.softmax_rows import added
+from attnverify.catalogue.packing import heads_first, packed_pairs
+from attnverify.derived import Derived, derive, derive_gradient
+from attnverify.precision import Precision
+from attnverify.spec.grouped import attended, to_add, visible_pairs
+from attnverify.spec.masks import Visibility
+
+Inputs = Mapping[str, Any]
+OPTIONAL = ("mask", "soft_cap", "sink", "scale")
+
+
+def lines_given(inputs: Inputs) -> dict[str, Any]:
+    """
+    The arguments of the lines that compute. What is not finite stands in hidden slots, of which
+    nothing depends, or makes NaN of the result, of which nothing is said.
+    """
+    arrays: dict[str, Any] = {name: _finite(inputs[name]) for name in ("query", "key", "value")}
+    optional: dict[str, Any] = {name: inputs.get(name) for name in OPTIONAL}
+    seen = seen_pairs(inputs) & ~lost_pairs(inputs)
+    draw = {"keep": inputs.get("keep"), "p": inputs.get("p", 0.0)}
+    return arrays | optional | draw | {"mask": to_add(optional["mask"]), "seen": seen}
+
+
+def seen_pairs(inputs: Inputs) -> ndarray:
+    query, key = inputs["query"], inputs["key"]
+    if is_packed(inputs):
+        seen = packed_pairs(inputs)
+        return np.broadcast_to(seen, (1, query.shape[1], *seen.shape))
+    options: Any = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
+    return visible_pairs(query, key, inputs.get("mask"), **options)
+
+
+def is_packed(inputs: Inputs) -> bool:
+    return "query_starts" in inputs
+
+
+def lost_pairs(inputs: Inputs) -> ndarray | bool:
+    """Pairs whose score is minus infinity because a query or a key is infinite: no weight."""
+    query, key, factor = inputs["query"], inputs["key"], inputs.get("scale") or 1.0
+    if inputs.get("soft_cap") or (np.isfinite(query).all() and np.isfinite(key).all()):
+        return False
+    keys = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
+    lost: ndarray = query @ keys.mT * factor == -np.inf
+    return lost
+
+
+def _finite(x: ndarray) -> ndarray:
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def attention(inputs: Inputs) -> Derived:
+    return derive(attended, lines_given(inputs))
+
+
+def attention_grad(inputs: Inputs) -> Derived:
+    given = lines_given(inputs)
+    optional = [name for name in ("mask", "sink") if given[name] is not None]
+    arriving = [inputs["d_output"], inputs["d_lse"]]
+    return derive_gradient(attended, given, arriving, ["query", "key", "value", *optional], True)
+
+
+def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., Any]:
+    """Make a bound, as the functions of :mod:`attnverify.bounds` are, of what is traced."""
+
+    def bound(precision: tuple[Precision, ...], **inputs: Any) -> Any:
+        packed = is_packed(inputs)
+        derived = trace(heads_first(inputs) if packed else inputs)
+
+        def errors(P: Precision) -> Any:
+            found = derived.errors(P, wide)
+            return tuple(map(by_tokens, found)) if packed else found
+
+        return added([errors(each) for each in precision]) if precision else errors
+
+    return bound
+
+
+def by_tokens(errors: ndarray) -> ndarray:
+    """Those of heads [1 H T ...] as those of tokens; a sink has neither."""
+    return errors if errors.ndim == 1 else errors[0].swapaxes(0, 1)
+
+
+BOUNDS: dict[str, Callable[..., Any]] = {
+    "grouped_attention": bound_by(attention, 1),
+    "grouped_attention_grad": bound_by(attention_grad),
+    "packed_attention": bound_by(attention, 1),
+    "packed_attention_grad": bound_by(attention_grad),
+}
+"""By the operation's name; the judge puts them beside those that are written by hand."""

@@ -1,0 +1,1 @@
+"""What goes wrong inside a layer, and in its parameters."""

@@ -1,0 +1,142 @@
+"""
+Backwards of layers that are wrong in one stage, as forwards that have the wrong derivative: a stage
+is replaced by what it is at the inputs and, around them, by a linear map of what has changed.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.inputs.recipe import Inputs
+from attnverify.reference import attention, layers
+
+Forward = Callable[[Inputs, str], Callable[[Inputs], Any]]
+"""Of the inputs at which it is differentiated: the function whose derivative is taken."""
+Derivative = Callable[..., ndarray]
+"""Of what went into a stage, what came out, how what goes in has changed, and a norm's eps."""
+
+
+class Linearised:
+    """A stage with another derivative; what it was at the inputs is noted by the first calls."""
+
+    def __init__(self, stage: Callable[..., ndarray], derivative: Derivative) -> None:
+        self.stage, self.derivative = stage, derivative
+        self.noted: list[tuple[ndarray, ndarray]] = []
+        self.calls = -1
+
+    def __call__(self, x: ndarray, *others: Any) -> ndarray:
+        if self.calls < 0:
+            self.noted.append((x, self.stage(x, *others)))
+            return self.noted[-1][1]
+        own, out = self.noted[self.calls % len(self.noted)]
+        self.calls += 1
+        return out + self.derivative(own, out, x - own, *others)
+
+
+def normal(x: ndarray, eps: float) -> ndarray:
+    return centred(x) / deviation(x, eps)
+
+
+def deviation(x: ndarray, eps: float) -> ndarray:
+    """By what a norm divides."""
+    return np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+
+
+def centred(d: ndarray) -> ndarray:
+    return d - d.mean(axis=-1, keepdims=True)
+
+
+SOFTMAXES: dict[str, Derivative] = {
+    "weights detached from the gradient: a constant, so that nothing reaches the scores": (
+        lambda s, p, d: 0 * d
+    ),
+    "the softmax's gradient by its diagonal alone, p (1 - p)": lambda s, p, d: p * (1 - p) * d,
+    "no row mean in the softmax's gradient": lambda s, p, d: p * d,
+    "the softmax's gradient passed on as it arrives": lambda s, p, d: d,
+}
+NORMS: dict[str, Derivative] = {
+    "a norm that is a constant for the gradient": lambda x, n, d, eps: 0 * d,
+    "a norm's gradient passed on as it arrives": lambda x, n, d, eps: d,
+    "a norm whose mean and deviation are constants for the gradient": (
+        lambda x, n, d, eps: d / deviation(x, eps)
+    ),
+    "a norm whose deviation is a constant for the gradient": (
+        lambda x, n, d, eps: centred(d) / deviation(x, eps)
+    ),
+    "a norm whose mean is a constant for the gradient": (
+        lambda x, n, d, eps: (d - n * (n * d).mean(axis=-1, keepdims=True)) / deviation(x, eps)
+    ),
+    "a norm's gradient whose means run over all rows together": (
+        lambda x, n, d, eps: over_all_rows(n, d / deviation(x, eps), 0)
+    ),
+    "a norm's gradient whose means run over all rows of a batch entry": (
+        lambda x, n, d, eps: over_all_rows(n, d / deviation(x, eps), 1)
+    ),
+}
+ACTIVATIONS: dict[str, Derivative] = {
+    "the ReLU left out on the way back": lambda a, out, d: d,
+    "no gradient through the feed-forward's first map": lambda a, out, d: 0 * d,
+}
+
+
+def over_all_rows(n: ndarray, e: ndarray, first: int) -> ndarray:
+    every = tuple(range(first, n.ndim))
+    return e - e.mean(axis=every, keepdims=True) - n * (e * n).mean(axis=every, keepdims=True)
+
+
+def backward_mistakes(forward: Operation) -> Iterator[tuple[str, Forward]]:
+    """Words and forward of each, for a layer or softmax that has the stage."""
+    function = getattr(layers, forward.name, None) or getattr(attention, forward.name, None)
+    if function is None or (forward.chapter != "layers" and forward.name != "softmax"):
+        return
+    for words, derivative in SOFTMAXES.items():
+        yield words, with_stage(function, partial(softmax_stage, derivative))
+    if "norm" in inspect.signature(function).parameters or forward.name == "transformer_xl":
+        for words, derivative in NORMS.items():
+            yield words, with_stage(function, partial(norm_stage, derivative))
+        for words, derivative in ACTIVATIONS.items():
+            yield words, with_stage(function, partial(activation_stage, derivative))
+
+
+def with_stage(
+    function: Callable[..., Any], make: Callable[[], tuple[list[Linearised], dict[str, Any]]]
+) -> Forward:
+    """Return the forward with linearised stages, noted at the inputs."""
+
+    def at(given: Inputs, dtype: str) -> Callable[[Inputs], Any]:
+        stages, hooks = make()
+        function(**given, **hooks)
+
+        def moved(inputs: Inputs) -> Any:
+            for stage in stages:
+                stage.calls = 0
+            return function(**inputs, **hooks)
+
+        return moved
+
+    return at
+
+
+def softmax_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:
+    stage = Linearised(attention.weigh, lambda s, p, d, _: derivative(s, p, np.nan_to_num(d)))
+    return [stage], {"weigh": stage}
+
+
+def norm_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:
+    stage = Linearised(normal, derivative)
+
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        y = weight * stage(x, eps)
+        return y if bias is None else y + bias
+
+    return [stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
+
+
+def activation_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:
+    stage = Linearised(lambda a: np.maximum(a, 0), derivative)
+    return [stage], {"feed": partial(layers.feed_forward, activation=stage)}

@@ -1,0 +1,94 @@
+"""
+Mistakes with the parameters of a layer: one read in place of another, a weight read [in out] where
+it is [out in], one that is never read.
+
+Which parameters a layer has is read off a few draws: those of a feed-forward are in some alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.inputs.recipe import Inputs
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import case_of
+
+Changed = Callable[[dict[str, Any]], dict[str, Any]]
+DRAWS, SEED = 12, 0
+
+
+def parameter_mistakes(
+    operation: Operation,
+) -> Iterator[tuple[str, Callable[[Operation, Inputs], Any]]]:
+    """Words and function of each, for a layer; none for its gradient."""
+    if "parameters" not in operation.arguments or operation.is_gradient:
+        return
+    shapes = parameter_shapes(operation.name)
+    parts = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes if "." in name))
+    matrices = [part for part in parts if len(shapes.get(f"{part}.weight", ())) == 2]
+    for one, other in permutations(parts, 2):
+        if shapes.get(f"{one}.weight") == shapes.get(f"{other}.weight"):
+            yield f"{one} read in place of {other}", with_parameters(partial(exchanged, one, other))
+    for names in (*((part,) for part in matrices), matrices[:-1], matrices) if matrices else ():
+        words = f"weights read transposed, [in out] for [out in]: {', '.join(names)}"
+        yield words, with_parameters(partial(transposed, names))
+    for one, other in permutations((name for name in shapes if "." not in name), 2):
+        if shapes[one] == shapes[other]:
+            yield f"{one} read in place of {other}", with_parameters(partial(read, one, other))
+    if {"u", "v"} <= shapes.keys():
+        yield "u and v exchanged", with_parameters(lambda own: own | {"u": own["v"], "v": own["u"]})
+    for name, shape in shapes.items():
+        if len(shape) == 1:
+            words = f"{name} never read" if name.endswith(".weight") else f"{name} left out"
+            yield words, with_parameters(partial(left_out, name))
+
+
+@lru_cache
+def parameter_shapes(operation: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each parameter, in the first of a few draws that has it."""
+    found: dict[str, tuple[int, ...]] = {}
+    for recipe in draw_recipes(operation, "any", DRAWS, SEED):
+        given = case_of(recipe, "float64").inputs["parameters"]
+        for own in given if isinstance(given, list) else [given]:
+            if not found or own.keys() - found.keys():
+                found = {name: np.shape(x) for name, x in own.items()}
+    return found
+
+
+def with_parameters(change: Changed) -> Callable[[Operation, Inputs], Any]:
+    """Return the reference with other parameters, in every layer of a stack."""
+
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        own = inputs["parameters"]
+        new = [change(each) for each in own] if isinstance(own, list) else change(own)
+        return operation.reference(**inputs | {"parameters": new})
+
+    return answer
+
+
+def exchanged(one: str, other: str, own: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of ``other`` are those of ``one``, where there are both."""
+    leaves = ("weight", "bias")
+    if f"{one}.weight" not in own or f"{other}.weight" not in own:
+        return own
+    return own | {f"{other}.{leaf}": own.get(f"{one}.{leaf}") for leaf in leaves}
+
+
+def read(one: str, other: str, own: dict[str, Any]) -> dict[str, Any]:
+    return own | {other: own[one]} if own[one].shape == own[other].shape else own
+
+
+def transposed(names: Sequence[str], own: dict[str, Any]) -> dict[str, Any]:
+    weights: dict[str, ndarray] = {f"{name}.weight": own[f"{name}.weight"].T for name in names}
+    return own | weights
+
+
+def left_out(name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """A gain of 1, or a bias of 0."""
+    fill = 1.0 if name.endswith(".weight") else 0.0
+    return own | {name: np.full_like(own[name], fill)} if name in own else own

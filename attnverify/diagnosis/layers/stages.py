@@ -1,0 +1,261 @@
+"""
+Mistakes in one stage of a layer: how heads are split and joined, a projection that is passed by,
+the norm, the activation, what its masks become.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.layers.in_stages import in_stages
+from attnverify.diagnosis.mistakes.sentinels import NUMBERS
+from attnverify.diagnosis.mistakes.stages import over_axis
+from attnverify.diagnosis.mistakes.tiles import tile_softmaxes
+from attnverify.inputs.recipe import Inputs
+from attnverify.reference import attention, layers
+
+Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
+
+
+def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
+    """Words and function of each, for a layer that has the stage."""
+    if operation.chapter != "layers" or operation.is_gradient:
+        return
+    for words, hooks in STAGES.items():
+        if all(takes(operation, name) for name in hooks):
+            yield words, with_hooks(hooks)
+    if takes(operation, "weigh"):
+        for words, weigh in softmaxes():
+            yield words, with_hooks({"weigh": weigh})
+    if takes(operation, "norm"):
+        for words, norm in NORMS.items():
+            feed = partial(layers.feed_forward, norm=norm)
+            yield words, with_hooks({"norm": norm, "feed": feed})
+            yield f"{words}, in the first norm alone", with_hooks({"norm": norm})
+            yield f"{words}, in the second norm alone", with_hooks({"feed": feed})
+        for words, activation in ACTIVATIONS.items():
+            feed = partial(layers.feed_forward, activation=activation)
+            yield words, with_hooks({"feed": feed})
+        for order in permutations(range(3)):
+            names = ", ".join(("query", "key", "value")[i] for i in order)
+            yield (
+                f"a joint projection that holds {names}, in this order",
+                with_hooks({"parts": partial(parts_in_order, order)}),
+            )
+    if {"query", "key", "value"} <= set(operation.arguments):
+        yield "key and value exchanged behind their projections", with_key_for_value
+    for name in PROJECTIONS:
+        if takes(operation, "linear"):
+            linear = partial(passed_by, name)
+            yield f"{name} never applied: what goes in goes on", with_hooks({"linear": linear})
+
+
+def takes(operation: Operation, hook: str) -> bool:
+    """Whether the reference has a stage of this name."""
+    return hook in HOOKS.get(operation.name, ())
+
+
+COMMON = ("weigh", "split", "join")
+HOOKS: dict[str, tuple[str, ...]] = {
+    "multi_head_attention": (*COMMON, "linear", "merge_masks", "drop", "see"),
+    "multi_head_self_attention": (*COMMON, "linear", "merge_masks", "drop", "see"),
+    "relative_multi_head_attention": COMMON,
+    "alibi_multi_head_attention": COMMON,
+    "transformer_xl_layer": ("weigh", "join", "norm", "parts", "together", "residual"),
+    "transformer_xl": ("weigh", "join", "norm", "parts", "together", "residual"),
+    "self_attention": ("weigh",),
+}
+"""The stages that each layer of :mod:`attnverify.reference.layers` takes as arguments."""
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def with_hooks(hooks: dict[str, Any]) -> Callable[[Operation, Inputs], Any]:
+    def answer(operation: Operation, inputs: Inputs) -> Any:
+        return in_stages(operation)(**inputs, **hooks)
+
+    return answer
+
+
+def split_by_reshape(x: ndarray, H: int) -> ndarray:
+    B, N, F = x.shape
+    return x.reshape(B, H, N, F // H)
+
+
+def split_in_turn(x: ndarray, H: int) -> ndarray:
+    B, N, F = x.shape
+    return x.reshape(B, N, F // H, H).transpose(0, 3, 1, 2)
+
+
+def join_by_reshape(x: ndarray) -> ndarray:
+    B, H, N, D = x.shape
+    return x.reshape(B, N, H * D)
+
+
+def join_heads_first(x: ndarray) -> ndarray:
+    """What has the batch in front is read with the heads in front."""
+    B, H, N, D = x.shape
+    return x.reshape(H, B, N, D).transpose(1, 2, 0, 3).reshape(B, N, H * D)
+
+
+def join_in_turn(x: ndarray) -> ndarray:
+    B, H, N, D = x.shape
+    return x.transpose(0, 2, 3, 1).reshape(B, N, H * D)
+
+
+def passed_by(which: str, x: ndarray, parameters: Any, name: str) -> ndarray:
+    return x if name == which else layers.linear(x, parameters, name)
+
+
+def parts_in_order(order: tuple[int, ...], y: ndarray, H: int) -> list[ndarray]:
+    found = np.split(y, 3, axis=-1)
+    return [found[order.index(i)] for i in range(3)]
+
+
+def with_key_for_value(operation: Operation, inputs: Inputs) -> Any:
+    """Key and value change places with the parameters of their projections."""
+    own = inputs["parameters"]
+    k, v = ("k_proj", "v_proj") if "k_proj.weight" in own else ("key.linear", "value.linear")
+    leaves = ("weight", "bias")
+    new = {f"{a}.{leaf}": own.get(f"{b}.{leaf}") for a, b in ((k, v), (v, k)) for leaf in leaves}
+    changed = {"parameters": own | new, "key": inputs["value"], "value": inputs["key"]}
+    return operation.reference(**inputs | changed)
+
+
+def with_hidden_rows(mask: Any, padding: Any, H: int) -> ndarray:
+    """Where N and M agree; else nothing is hidden by padding."""
+    merged = attention.merge_masks(mask, None, H)
+    return merged if padding is None else np.where(padding[:, None, :, None], -np.inf, merged)
+
+
+def zeroed(score: ndarray, mask: Any) -> tuple[ndarray, ndarray]:
+    s, visible = attention.see(score, mask)
+    return np.where(visible, s, 0.0), np.ones_like(visible)
+
+
+STAGES: dict[str, dict[str, Any]] = {
+    "heads split by a reshape alone, without a transpose": {"split": split_by_reshape},
+    "heads split and joined by a reshape alone, without a transpose": {
+        "split": split_by_reshape,
+        "join": join_by_reshape,
+    },
+    "columns dealt to the heads in turn where they are split": {"split": split_in_turn},
+    "columns dealt to the heads in turn where they are split and joined": {
+        "split": split_in_turn,
+        "join": join_in_turn,
+    },
+    "heads joined by a reshape alone, without a transpose": {"join": join_by_reshape},
+    "heads joined as if they stood in front of the batch (batch and heads in the other order)": {
+        "join": join_heads_first
+    },
+    "heads joined column by column": {"join": join_in_turn},
+    "residuals left out": {"residual": lambda x, y: y},
+    "dropout ignored": {"drop": lambda weights, keep, p: weights},
+    "kept weights that are not scaled by 1/(1-p)": {
+        "drop": lambda w, keep, p: w if keep is None else np.where(keep, w, 0)
+    },
+    "kept weights scaled by 1/(1-p) twice": {
+        "drop": lambda w, keep, p: attention.drop(w, keep, p) / (1 - p)
+    },
+    "a keep mask of which True means dropped": {
+        "drop": lambda w, keep, p: attention.drop(w, None if keep is None else ~keep, p)
+    },
+    "a memory that stands behind the segment": {
+        "together": lambda mem, x: np.concatenate([x, mem], axis=1)
+    },
+    "padding that hides rows in place of keys": {"merge_masks": with_hidden_rows},
+    "boolean masks added as numbers, 1 for True": {
+        "merge_masks": partial(attention.merge_masks, hidden=1.0)
+    },
+    **{
+        f"what is hidden at {number:g}, which is a number and not minus infinity": {
+            "merge_masks": partial(attention.merge_masks, hidden=number)
+        }
+        for number in NUMBERS
+    },
+    "what is hidden at 1e-9, which hides nothing": {
+        "merge_masks": partial(attention.merge_masks, hidden=1e-9)
+    },
+    "hidden scores at 0, so that they count": {"see": zeroed},
+    "scores of 0 taken for hidden": {
+        "weigh": lambda score, visible: attention.weigh(score, visible & (score != 0))
+    },
+}
+
+
+def softmaxes() -> Iterator[tuple[str, Callable[[ndarray, ndarray], ndarray]]]:
+    """Other softmaxes: over another axis, in tiles, with another maximum."""
+    for words, axis in (("queries", -2), ("heads", -3)):
+        yield f"a softmax over the {words}", partial(over_axis, axis)
+    yield from (
+        (words, lambda score, visible, w=weigh: w(np.where(visible, score, -np.inf)))
+        for words, weigh in tile_softmaxes()
+    )
+
+
+def norm_of(normal: Callable[[ndarray, float], ndarray]) -> Callable[..., ndarray]:
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        y = weight * normal(x, eps)
+        return y if bias is None else y + bias
+
+    return norm
+
+
+def over(axes: Any, x: ndarray, eps: float) -> ndarray:
+    centred = x - x.mean(axis=axes, keepdims=True)
+    out: ndarray = centred / np.sqrt((centred**2).mean(axis=axes, keepdims=True) + eps)
+    return out
+
+
+def parts_of_norm(x: ndarray) -> tuple[ndarray, ndarray]:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred, (centred**2).mean(axis=-1, keepdims=True)
+
+
+def divided(by: Callable[[ndarray, float, int], ndarray]) -> Callable[[ndarray, float], ndarray]:
+    """Return a norm that divides what is centred by a function of variance, eps and width."""
+
+    def normal(x: ndarray, eps: float) -> ndarray:
+        centred, variance = parts_of_norm(x)
+        return centred / by(variance, eps, x.shape[-1])
+
+    return normal
+
+
+NORMS: dict[str, Callable[..., ndarray]] = {
+    "a norm that divides by the square of variance and eps, not by its root": norm_of(
+        divided(lambda v, eps, F: (v + eps) ** 2)
+    ),
+    "a norm that divides by variance and eps, without the root": norm_of(
+        divided(lambda v, eps, F: v + eps)
+    ),
+    "a norm with an unbiased variance, which divides by F - 1": norm_of(
+        divided(lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300) + eps))
+    ),
+    "a norm with the eps beside the root": norm_of(divided(lambda v, eps, F: np.sqrt(v) + eps)),
+    "a norm with an unbiased deviation, F - 1 for F, and the eps beside the root": norm_of(
+        divided(lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300)) + eps)
+    ),
+    "a norm that only centres, its deviation not divided by": norm_of(
+        divided(lambda v, eps, F: np.ones_like(v))
+    ),
+    "a norm without its mean, by the root of the mean square": norm_of(
+        lambda x, eps: x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    ),
+    "a norm with the deviation of numbers that are not centred": norm_of(
+        lambda x, eps: parts_of_norm(x)[0] / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    ),
+    "a norm over the positions in place of the width": norm_of(partial(over, -2)),
+    "a norm over positions and width together": norm_of(partial(over, (-2, -1))),
+    "a norm left out": lambda x, weight, bias, eps: x,
+}
+ACTIVATIONS: dict[str, Callable[[ndarray], ndarray]] = {
+    "tanh in place of the ReLU": np.tanh,
+    "SiLU in place of the ReLU": lambda a: a / (1 + np.exp(-a)),
+    "a sigmoid in place of the ReLU": lambda a: 1 / (1 + np.exp(-a)),
+    "the square of the ReLU in its place": lambda a: np.maximum(a, 0) ** 2,
+}

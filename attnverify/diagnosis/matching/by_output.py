@@ -1,0 +1,101 @@
+"""
+A cause for each output that is wrong: gradients are computed one by one, and a mistake in that by
+the query says nothing of that by the value.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.candidates import Candidate
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.factors.fit import enumerate_names, output_of
+from attnverify.diagnosis.matching.best import best_matches
+from attnverify.diagnosis.whereabouts.outputs import output_names
+from attnverify.judge.observation import Observation, arrays
+
+SMALL = 15_000
+"""So many numbers at most go into a case that every candidate is held against."""
+FEWEST = 2
+"""So many cases at least must each cause explain, of numbers enough to tell."""
+NUMBERS = 32
+
+
+def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -> Cause | None:
+    """
+    Find a mistake for each output that is wrong in some case; None unless every one has its own,
+    and they are two at least.
+    """
+    small = [o for o in seen if o.size <= SMALL and has_all(o)]
+    most = max(small, key=lambda o: len(o.actual), default=None)
+    if most is None or len(most.actual) < 2:
+        return None
+    found = dict[str, list[str]]()
+    for number, name in enumerate(output_names(most)):
+        parts = [part_of(o, number) for o in small if number < len(o.actual)]
+        wrong = [o for o in parts if o.wrong]
+        if not wrong:
+            continue
+        enough = len(wrong) >= FEWEST and sum(o.actual[0].size for o in wrong) >= NUMBERS
+        own = (*(of_output(c, number) for c in tried), *arranged(number))
+        best = best_matches(own, parts) if enough else []
+        if not best:
+            return None
+        found.setdefault(best[0][0].words, []).append(name)
+    if len(found) < 2:
+        return None
+    told = [
+        Explanation(mistake, say.OUTPUT_WITH.format(names=enumerate_names(names), mistake=mistake))
+        for mistake, names in found.items()
+    ]
+    return Cause("; ".join(each.words for each in told), tuple(told), together=True)
+
+
+def has_all(o: Observation) -> bool:
+    """Whether each output has the shape that it should have."""
+    return [x.shape for x in o.actual] == [x.shape for x in o.expected]
+
+
+def part_of(o: Observation, number: int) -> Observation:
+    """One output of an observation, wrong where it is."""
+    part = output_of(o, number)
+    return replace(part, ratio=part.distance(part.expected) if o.wrong else 0.0)
+
+
+def arranged(number: int) -> Iterator[Candidate]:
+    """What is right and lies otherwise in memory."""
+    for words, change in ARRANGED.items():
+
+        def answer(seen: Observation, change: Change = change) -> np.ndarray:
+            return change(seen.expected[0])
+
+        yield Candidate(f"{words} {number}", words, answer, rank=2)
+
+
+def read_transposed(x: np.ndarray) -> np.ndarray:
+    return x.reshape(*x.shape[:-2], *x.shape[:-3:-1]).mT if x.ndim > 1 else x
+
+
+def stored_transposed(x: np.ndarray) -> np.ndarray:
+    return x.mT.reshape(x.shape) if x.ndim > 1 else x
+
+
+Change = Callable[[np.ndarray], np.ndarray]
+ARRANGED: dict[str, Change] = {
+    "its last two axes read as if they were stored in the other order (transposed)": (
+        read_transposed
+    ),
+    "its last two axes stored in the other order (transposed)": stored_transposed,
+    "its rows in reverse order": lambda x: x[..., ::-1, :] if x.ndim > 1 else x,
+}
+
+
+def of_output(candidate: Candidate, number: int) -> Candidate:
+    """One output of a candidate."""
+
+    def answer(seen: Observation) -> np.ndarray:
+        return np.asarray(arrays(candidate.answer(seen))[number])
+
+    return replace(candidate, answer=answer)

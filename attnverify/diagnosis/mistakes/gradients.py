@@ -1,0 +1,178 @@
+"""
+Mistakes of gradients: sums that are not summed, a memory that is not cut off, the width of the key
+for the value's, a delta of an upstream gradient that lies otherwise in memory.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.mistakes.strides import READINGS, arranged_inputs, widened
+from attnverify.inputs.recipe import Inputs
+from attnverify.judge.observation import Observation
+from attnverify.reference.gradients import row_mean
+from attnverify.reference.staged_attention import StagedAttention, dropped, evaluate, spec_stages
+
+Answer = Callable[[Operation, Inputs], Any]
+PLACES = {"first": 0, "last": -1}
+
+
+def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
+    """Words and function of each mistake that the gradient can show."""
+    names = operation.arguments
+    if not operation.is_gradient:
+        return
+    if {"query", "mask", "value"} <= set(names) and "B" in operation.axes["query"].split():
+        for which, place in PLACES.items():
+            yield (
+                f"a gradient by a shared mask that is overwritten, not summed: that of the {which} "
+                "head and batch entry alone",
+                partial(with_one_part_of_mask, place=place),
+            )
+    if "parameters" in names and "B" in operation.axes.get("d_output", "").split():
+        for which, place in PLACES.items():
+            yield (
+                f"gradients by biases of the {which} batch entry alone, not summed over the batch",
+                partial(with_one_entry_of_biases, place=place),
+            )
+    if "D" in operation.sizes and "E" in operation.sizes:
+        yield "the key's width D for the value's: columns beyond D left out", within_key_width
+    if operation.forward.name == "learned_relative_attention":
+        for which, place in PLACES.items():
+            yield (
+                "gradients by the tables that are overwritten, not summed: those of the "
+                f"{which} pair alone that reads a row",
+                partial(with_one_reader, place=place),
+            )
+    if operation.name == "update_mems_grad":
+        yield "a memory that is not detached: gradients flow into it", through_memory
+    if operation.name == "softmax_grad":
+        yield "the softmax's gradient by its diagonal alone, p (1 - p)", by_diagonal
+
+
+def of_one_entry(x: ndarray, axis: int, place: int) -> ndarray:
+    """The same with zeros but at one place of an axis."""
+    kept = np.arange(x.shape[axis]) == place % x.shape[axis]
+    return x * kept.reshape(-1, *(1,) * (x.ndim - axis - 1))
+
+
+def with_one_part_of_mask(operation: Operation, inputs: Inputs, place: int) -> Any:
+    """Return the gradients, that by a mask of one head or batch entry where they share it."""
+    found, mask, d_output = operation.reference(**inputs), inputs.get("mask"), inputs["d_output"]
+    if mask is None or mask.dtype == bool:
+        return found
+    full = (1,) * (d_output.ndim - mask.ndim) + mask.shape
+    for axis, size in enumerate(full[:-2]):
+        d_output = of_one_entry(d_output, axis, place) if size == 1 else d_output
+    return *found[:-1], operation.reference(**inputs | {"d_output": d_output})[-1]
+
+
+def with_one_entry_of_biases(operation: Operation, inputs: Inputs, place: int) -> Any:
+    """Return the gradients, those by biases of one batch entry."""
+    arriving = {
+        name: of_one_entry(x, 0, place)
+        for name, x in inputs.items()
+        if name.startswith("d_") and isinstance(x, ndarray)
+    }
+    whole, one = operation.reference(**inputs), operation.reference(**inputs | arriving)
+    return tuple(
+        {name: (part if name.endswith(".bias") else own)[name] for name in own}
+        if isinstance(own, dict)
+        else own
+        for own, part in zip(whole, one, strict=True)
+    )
+
+
+def with_one_reader(operation: Operation, inputs: Inputs, place: int) -> Any:
+    """Return the gradients, those by rows of a table of the first or last pair that reads each."""
+    law = spec_stages(operation, inputs)
+    N, M = law.shape[-2:]
+    reads = np.arange(M) - np.arange(N)[:, None]
+    readers = [np.flatnonzero(reads.ravel() == row)[place] for row in np.unique(reads)]
+    alone = np.isin(np.arange(N * M), readers).reshape(N, M)
+
+    def score_grad(w: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray) -> ndarray:
+        return np.where(visible & alone, w * (d_weights - mean), 0)
+
+    own, one = evaluate(law), evaluate(replace(law, backward={"score_grad": score_grad}))
+    return *own[:3], *one[3:5], *own[5:]
+
+
+def within_key_width(operation: Operation, inputs: Inputs) -> Any:
+    """Return the gradients of the columns that value and query share."""
+    D = inputs["query"].shape[-1]
+    kept = np.arange(inputs["value"].shape[-1]) < D
+    return operation.reference(
+        **inputs | {name: inputs[name] * kept for name in ("value", "d_output")}
+    )
+
+
+def through_memory(operation: Operation, inputs: Inputs) -> Any:
+    """Return what arrives at the new memory, at the positions that it was made of."""
+    hids, mems, arriving = inputs["hids"], inputs["mems"], inputs["d_new_mems"]
+    if mems is None:
+        return operation.reference(**inputs)
+    d_hids, d_mems = [], []
+    for hid, mem, d in zip(hids, mems, arriving, strict=True):
+        whole = np.zeros((hid.shape[0], mem.shape[1] + hid.shape[1], hid.shape[2]))
+        whole[:, whole.shape[1] - d.shape[1] :] = d
+        d_mems.append(whole[:, : mem.shape[1]])
+        d_hids.append(whole[:, mem.shape[1] :])
+    return d_hids, d_mems if operation.reference(**inputs)[1:] else []
+
+
+def by_diagonal(operation: Operation, inputs: Inputs) -> Any:
+    """Return d p (1 - p), read off the gradient of each key alone."""
+    d = inputs["d_output"]
+    columns = [
+        operation.reference(**inputs | {"d_output": of_one_entry(d, d.ndim - 1, j)})
+        for j in range(d.shape[-1])
+    ]
+    first = [own[0] if isinstance(own, tuple) else own for own in columns]
+    found = np.stack([own[..., j] for j, own in enumerate(first)], axis=-1)
+    return (found, *columns[0][1:]) if isinstance(columns[0], tuple) else found
+
+
+# of stages, and of what lies in memory
+
+
+def dropped_for_weights(drop_back: bool) -> Callable[[StagedAttention], StagedAttention]:
+    """Return the softmax's gradient by the weights behind the dropout."""
+
+    def change(s: StagedAttention) -> StagedAttention:
+        def mean_of_kept(weights: ndarray, d_weights: ndarray) -> ndarray:
+            return row_mean(dropped(s, weights), d_weights)
+
+        def score_grad(
+            weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray
+        ) -> ndarray:
+            return np.where(visible, dropped(s, weights) * (d_weights - mean), 0)
+
+        stages: dict[str, Any] = {"row_mean": mean_of_kept, "score_grad": score_grad}
+        return replace(
+            s, backward=stages if drop_back else stages | {"drop_back": lambda d, keep, p: d}
+        )
+
+    return change
+
+
+def delta_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
+    """Words and function of a delta whose upstream gradient is read as it lies in memory."""
+    if operation.is_gradient and operation.is_staged and "value" in operation.arguments:
+        for words, read in READINGS.items():
+            yield f"delta of a d_output read {words}", partial(with_delta, operation, read)
+
+
+def with_delta(operation: Operation, read: Callable[[ndarray], ndarray], seen: Observation) -> Any:
+    d_output = widened(read(arranged_inputs(seen)["d_output"]))
+    s = spec_stages(operation, seen.inputs, seen.dtype)
+
+    def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
+        return row_mean(weights, dropped(s, d_output @ seen.inputs["value"].mT))
+
+    return evaluate(replace(s, backward={"row_mean": mean}))

@@ -1,0 +1,1 @@
+"""Faults of attention as it is written today: shared heads, caps, sinks, windows, merged parts."""

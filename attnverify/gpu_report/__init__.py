@@ -1,4 +1,0 @@
-"""
-``attnverify gpu-report``: everything that wants a GPU, in one command that a machine with one only
-has to start.
-"""

@@ -1,0 +1,1 @@
+"""What every profile shows beside probes and draws: real calls, and each required kind."""

@@ -1,0 +1,168 @@
+"""
+Real calls: the sizes that models make, of which every element is judged.
+
+An everyday call has as many pairs of batch and head as a GPU runs at once or more, several tiles of
+queries and of keys, and the widths of heads that models have. A few are the same in every run, one
+for each way that a caller has; others are drawn. Far calls have thousands of keys, or of queries:
+weights are near-uniform and values of one sign, which is the worst for an accumulator, or each
+value stands in one column alone, so that a single lost key shows.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.real.dealt_calls import dealt_calls, usual_family, with_parts
+from attnverify.inputs.recipe import Recipe
+
+Sizes = dict[str, int]
+
+HEADS = {"B": 2, "H": 8, "N": 512, "M": 512, "D": 64, "E": 64, "P": 512}
+ADDITIVE = {"B": 2, "N": 256, "M": 256, "Q": 64, "K": 64, "A": 64, "E": 64}
+ROWS = {"N": 512, "M": 512}
+LAYER = {"B": 2, "H": 8, "N": 256, "M": 256, "D": 64, "F": 512, "K": 64, "E": 64, "L": 1, "P": 256}
+WITH_MEMORY = LAYER | {"N": 128, "S": 128}
+"""
+What is called every day, in every profile. Of a layer the model is 512 wide. Without a mask as it
+stands; under a mask, padding or a draw one entry of the batch: the drawn calls have several.
+"""
+
+SMALLEST = {"B": 1, "H": 2, "N": 66, "M": 130, "S": 64, "D": 64, "F": 128, "P": 130}
+"""More than one tile of queries and of keys: what is executed by an emulated GPU has no more."""
+
+ROUNDS = {"quick": 1, "default": 1, "thorough": 6}
+"""How often the calls of every width, mask and layout are dealt."""
+
+BOOLEAN = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1}
+FLOAT = {"pattern": "random", "form": "noisy", "seed": 3}
+PADDED = {"pattern": "right_padding", "form": "bool", "seed": 5}
+
+
+@lru_cache(maxsize=256)
+def everyday_calls(
+    operation: str, profile: str, seed: int, emulated: bool = False, few: bool = False
+) -> tuple[Recipe, ...]:
+    """
+    List the everyday calls of an operation in a profile; of what an emulated GPU executes the
+    smallest of each kind. ``few``: those that are the same in every run have few entries and heads,
+    and of the dealt ones it is a third.
+    """
+    op = CATALOGUE[operation]
+    least = SMALLEST if emulated else few_of_each(op) if few else {}
+    found = [*usual_calls(op, profile, least)]
+    if found and not emulated:
+        rng = Random(f"real {operation} {seed}")
+        dealt = [call for _ in range(ROUNDS[profile]) for call in dealt_calls(op, rng)]
+        found += dealt[seed % 3 :: 3] if few else dealt
+    return tuple(dict.fromkeys(found))
+
+
+def everyday_sizes(op: Operation) -> Sizes | None:
+    """The sizes of an everyday call; None of an operation that has no keys and no weights."""
+    if op.traits.parameters:
+        return WITH_MEMORY if op.has_memory else LAYER
+    if "A" in op.sizes:
+        return ADDITIVE
+    if "D" in op.sizes:
+        return HEADS
+    return ROWS if {"score", "weights"} & set(op.arguments) or op.chapter == "shifts" else None
+
+
+def few_of_each(op: Operation) -> Sizes:
+    """
+    Return the most entries and heads of an everyday call that has few; as many heads as make up the
+    width of a model, and in place of them fewer rows.
+    """
+    if op.has_heads:
+        return {"B": 1, "N": 160, "M": 160, "P": 160} if not op.has_memory else {"B": 1}
+    return {"B": 2, "H": 2} if "G" not in op.sizes and "H" in op.sizes else {"B": 1, "H": 4}
+
+
+def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
+    """
+    Yield the same calls in every run: as they come, under a boolean mask, under a float mask with a
+    draw and with padding; beyond the quick profile also under each of these alone. ``most``: sizes
+    that none exceeds.
+    """
+    sizes = everyday_sizes(op)
+    if sizes is None:
+        return
+    sizes = {letter: min(size, most.get(letter, size)) for letter, size in sizes.items()}
+    for number, parts in enumerate(ways_of_calling(op, profile)):
+        yield with_parts(op, sizes, usual_family(op), parts, number)
+        sizes = sizes | {letter: 1 for letter in "B" if letter in sizes}
+
+
+def ways_of_calling(op: Operation, profile: str) -> list[dict[str, Any]]:
+    """Which masks, padding and draws a call is given, each way once."""
+    boolean = {"mask": hiding_mask(op, PADDED if op.traits.causal else BOOLEAN)}
+    added = {"mask": hiding_mask(op, PADDED if op.mask == "visible" else FLOAT)}
+    draw = {"dropout": {"p": 0.25, "seed": 2}} if "keep" in op.arguments else {}
+    padding = {"padding": {"pattern": "right_padding", "seed": 6}}
+    padding = padding if "key_padding_mask" in op.arguments else {}
+    found = [{}, boolean if op.mask else padding, (added if op.mask else {}) | padding | draw]
+    if profile != "quick":
+        found += [added if op.mask else {}, draw, padding, boolean | draw]
+    return list({str(parts): parts for parts in found}.values())
+
+
+def hiding_mask(op: Operation, mask: dict[str, Any]) -> dict[str, Any]:
+    """The mask in a documented shape: one for each entry of the batch, where there is such."""
+    shapes: tuple[str, ...] = ("B 1 N M", "B N M", "B*H N M", "N M")
+    if mask["form"] == "bool" and not op.traits.causal:
+        shapes = ("N M",)
+    return mask | {"axes": next(axes for axes in shapes if axes in (*op.traits.mask_axes, "N M"))}
+
+
+# far calls
+
+COLUMNS = {"B": 1, "H": 2, "D": 8, "E": 128, "Q": 4, "K": 5, "A": 6}
+SUMS = COLUMNS | {"E": 8}
+FEW = {"B": 1, "H": 1, "D": 6, "E": 2, "Q": 2, "K": 2, "A": 2, "L": 1, "F": 6}
+
+SHOWN = (15, 31, 63, 64, 127, 128, 129, 513, 1025, 2051, 4099)
+"""Lengths at which any one lost key shows."""
+SUMMED = (513, 1025, 2051, 4099, 8192)
+"""Lengths at which a running total in a narrow format shows."""
+
+ATTENDED = {
+    "quick": (("columns", COLUMNS | {"N": 2, "M": 2051}),),
+    "default": (
+        *(("columns", COLUMNS | {"N": 2, "M": M}) for M in SHOWN),
+        ("columns", COLUMNS | {"H": 1, "N": 2, "M": 8192, "E": 256}),
+        *(
+            (family, SUMS | {"N": 3, "M": M})
+            for M in SUMMED
+            for family in ("columns", "one_signed")
+        ),
+        ("one_signed", SUMS | {"N": 4099, "M": 3}),
+    ),
+}
+"""Family and sizes for an attention and for its gradient; thorough: as default."""
+
+LONG = FEW | {"N": 3, "M": 8192, "S": 8189}
+SQUARE = FEW | {"N": 2048}
+SQUARE_GRADIENT = FEW | {"N": 1025}
+"""Of a gradient in the default profile: its bound takes three times as long as that of a layer."""
+
+
+def far_calls(op: Operation, profile: str) -> list[Recipe]:
+    """Calls of thousands of keys, or of queries; few enough pairs to be judged one by one."""
+    if op.skips("long sequences") or (op.is_gradient and profile == "quick"):
+        return []
+    if "value" in op.arguments and not op.traits.parameters:
+        return [
+            fixed_recipe(op, sizes, family)
+            for family, sizes in ATTENDED["quick" if profile == "quick" else "default"]
+            if sizes["M"] >= sizes["N"] or not op.traits.causal  # who sees nothing shows nothing
+        ]
+    if profile == "quick":
+        return []
+    squares = SQUARE_GRADIENT if op.is_gradient and profile == "default" else SQUARE
+    long = fixed_recipe(op, squares if op.traits.square else LONG)
+    padded = {"pattern": "right_padding", "axes": "N M", "form": "bool", "seed": 5}
+    masked = [fixed_recipe(op, LONG, "normal", padded)] if op.mask == "attn_mask" else []
+    return [long, *(masked if not op.traits.square else [])]

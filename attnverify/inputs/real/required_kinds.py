@@ -1,0 +1,158 @@
+"""
+Required kinds: what every run must have shown, in small cases that are the same in every run, and
+what stands in for one that a function refuses.
+
+Each documented shape of a mask is shown as truth and as numbers, with rows that see a key and rows
+that see none, the other forms once; where rows are causal, more queries than keys; padding that
+differs between the entries of a batch, one of them without keys; a draw alone and under a mask.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.masks import draw_visible
+from attnverify.inputs.recipe import Recipe
+
+EMPTY = "row without keys"
+PADDING = "padding"
+DRAW = "draw"
+REAL = "call of a real size"
+TRUTH, NUMBERS = "boolean mask", "float mask"
+"""What a verdict calls them where none of the kind was judged."""
+
+HIDING = ("bool", "infinite", "noisy")
+"""The forms by which a mask hides, in place of being added."""
+
+SIZES = {"B": 2, "H": 3, "N": 5, "M": 7}
+LONGER = {"N": 7, "M": 4}
+TRIED = range(1, 40)
+"""Seeds of a mask, of which the first is taken that tells rows, entries and heads apart."""
+
+
+@lru_cache(maxsize=128)
+def required_cases(operation: str) -> tuple[Recipe, ...]:
+    """List the small cases that show each required kind, where the operation has it."""
+    op = CATALOGUE[operation]
+    if op.outside is not None:
+        return ()
+    return tuple(dict.fromkeys((*_under_masks(op), *_of_parts(op))))
+
+
+def _under_masks(op: Operation) -> Iterator[Recipe]:
+    if not op.mask:
+        return
+    shapes = op.traits.mask_axes
+    for form in ("bool",) if op.mask == "visible" else ("bool", "noisy"):
+        yield from (_masked(op, axes, form) for axes in shapes)
+    if op.mask != "visible":
+        others = enumerate(("infinite", "-1e4", "finite"))
+        yield from (_masked(op, shapes[place % len(shapes)], form) for place, form in others)
+
+
+def _masked(op: Operation, axes: str, form: str) -> Recipe:
+    mask = {"pattern": "empty_rows", "axes": axes, "form": form, "seed": 1}
+    recipe = replace(fixed_recipe(op, SIZES, "normal"), mask=mask, padding=None)
+    return told_apart(recipe)
+
+
+def _of_parts(op: Operation) -> Iterator[Recipe]:
+    plain = fixed_recipe(op, SIZES, "normal")
+    if op.traits.causal and not (op.traits.square or op.has_memory):
+        yield fixed_recipe(op, LONGER, "normal")
+    if "key_padding_mask" in op.arguments and not op.exact:
+        for pattern, sizes in (("empty_rows", {"B": 3}), ("random", {"B": 2})):
+            recipe = fixed_recipe(op, SIZES | sizes, "normal")
+            yield told_apart(replace(recipe, padding={"pattern": pattern, "seed": 1}))
+    if "keep" in op.arguments and not op.exact:
+        drawn = {"p": 0.25, "seed": 2}
+        yield replace(plain, dropout=drawn)
+        if op.mask:
+            yield replace(_masked(op, op.traits.mask_axes[0], "bool"), dropout=drawn)
+
+
+def told_apart(recipe: Recipe) -> Recipe:
+    """Return the recipe with the first mask or padding that differs wherever it may."""
+    for part, axes in (("mask", None), ("padding", "B M")):
+        drawn: dict[str, Any] | None = getattr(recipe, part)
+        if not drawn:
+            continue
+        for seed in TRIED:
+            changed: dict[str, Any] = {part: drawn | {"seed": seed}}
+            if _tells_apart(changed[part], axes or drawn["axes"], recipe):
+                recipe = replace(recipe, **changed)
+                break
+    return recipe
+
+
+def _tells_apart(mask: dict[str, Any], axes: str, recipe: Recipe) -> bool:
+    """
+    Tell whether some rows of a mask see no key and some do, and no two entries or heads are alike.
+    """
+    sizes = {letter: recipe.sizes.get(letter, 1) for letter in "BHNM"}
+    visible = draw_visible(mask, axes, sizes)
+    sees = visible.any(axis=-1)
+    rows = sees.any() and (mask["pattern"] != "empty_rows" or sees.size == 1 or not sees.all())
+    stacks = visible.reshape(-1, *visible.shape[-2:]) if visible.ndim > 2 else visible[:, None]
+    several = visible.ndim > 2 or axes == "B M"
+    apart = not several or len({x.tobytes() for x in stacks}) == len(stacks)
+    return bool(rows) and apart
+
+
+def kinds_of(recipe: Recipe) -> Iterator[str]:
+    """Name the kinds that a required case is of."""
+    op, sizes = CATALOGUE[recipe.operation], recipe.sizes
+    parts = [part for part in (recipe.mask, recipe.padding) if part]
+    longer = op.traits.causal and sizes.get("N", 0) > sizes.get("M", 0)
+    hiding = [part for part in parts if part.get("form", "bool") in HIDING]
+    if longer or any(part["pattern"] == "empty_rows" for part in hiding):
+        yield EMPTY
+    if recipe.mask:
+        yield TRUTH if recipe.mask["form"] == "bool" else NUMBERS
+    if recipe.padding:
+        yield PADDING
+    if recipe.dropout and not op.requires("keep"):
+        yield DRAW
+
+
+def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:
+    """
+    Yield what may be asked in place of a required case that was refused, and shows the same kinds:
+    its mask, padding and draw in the sizes that fit what was judged, then in those of calls that
+    were.
+    """
+    parts: dict[str, Any] = {"mask": recipe.mask, "padding": recipe.padding}
+    needs_draw = CATALOGUE[recipe.operation].requires("keep")
+    for model in (fitted, *judged):
+        draw = fitted.dropout if model is fitted else recipe.dropout
+        kept = model.dropout if needs_draw else draw
+        asked = replace(model, **parts, dropout=kept, values=recipe.values, poison=None)
+        if {*kinds_of(recipe)} <= {*kinds_of(asked)}:
+            yield told_apart(asked)
+
+
+def is_roomy(model: Recipe) -> bool:
+    """Tell whether a call has several entries or heads, and several rows and keys."""
+    sizes = model.sizes
+    stacked = sizes.get("B", 1) * sizes.get("H", 1)
+    return stacked > 1 and min(sizes.get("N", 2), sizes.get("M", 2)) > 1 and not model.is_large
+
+
+def with_judged_mask(recipe: Recipe, judged: Sequence[Recipe]) -> Recipe:
+    """
+    Return the recipe under a mask of the shape and form that was judged and is most like its own,
+    without a mask or a padding of which none was.
+    """
+    if recipe.padding and not any(one.padding for one in judged):
+        recipe = replace(recipe, padding=None)
+    if not recipe.mask:
+        return recipe
+    own = recipe.mask
+    known = [(one.mask["axes"], one.mask["form"]) for one in judged if one.mask]
+    nearest = max(known, key=lambda x: (x[1] == own["form"], x[0] == own["axes"]), default=None)
+    if nearest is None:
+        return replace(recipe, mask=None)
+    return replace(recipe, mask=own | {"axes": nearest[0], "form": nearest[1]})

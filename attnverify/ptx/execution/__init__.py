@@ -1,0 +1,1 @@
+"""How a launch is executed: its blocks in turns, their threads side by side, their barriers."""

@@ -1,0 +1,79 @@
+"""
+Blocks of a large call: entries of its batch, or its heads, whose bounds are worked out one after
+the other. What a bound holds at a time is then a few megabytes, and stays near the processor.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import Operation, result_axes
+from attnverify.inputs.recipe import Inputs, Recipe
+
+Axes = dict[str, str]
+
+
+def block_letter(op: Operation, recipe: Recipe, inputs: Inputs) -> str | None:
+    """
+    Name the axis along which a call falls into calls of their own: every output has it. None where
+    there is none, and of layers, whose mappings and lists have axes of other kinds.
+    """
+    if op.traits.parameters or op.exact:
+        return None
+    outputs = axes_of_outputs(op, recipe, inputs)
+    letters = "B" if op.traits.slopes else "HB"
+    return next((a for a in letters if all(a in axes.split() for axes in outputs)), None)
+
+
+def axes_of_inputs(op: Operation, recipe: Recipe) -> Axes:
+    """The axes of every array argument, those of masks as the recipe says."""
+    found = dict(op.axes)
+    if op.mask and recipe.mask:
+        found[op.mask] = recipe.mask["axes"]
+    if "keep" in op.arguments and recipe.dropout:
+        whole = "B H N M" if "H" in recipe.sizes else "B N M"
+        found["keep"] = recipe.dropout.get("axes", whole)
+    return found
+
+
+def axes_of_outputs(op: Operation, recipe: Recipe, inputs: Inputs) -> list[str]:
+    """The axes of every output; of a gradient those of the inputs, of a float mask too."""
+    if not op.is_gradient:
+        return [result_axes(op)]
+    found = [axes for name, axes in op.axes.items() if name != "d_output"]
+    mask = inputs.get(op.mask) if op.mask else None
+    if mask is not None and mask.dtype != bool and recipe.mask:
+        found.append(recipe.mask["axes"])
+    return found
+
+
+def cut_in_blocks(op: Operation, recipe: Recipe, inputs: Inputs, letter: str) -> Iterator[Inputs]:
+    """Yield the inputs of each block; its axis is of length 1."""
+    axes = axes_of_inputs(op, recipe)
+    for at in range(recipe.sizes[letter]):
+        yield {
+            name: cut(x, axes[name], letter, at) if name in axes and x is not None else x
+            for name, x in inputs.items()
+        }
+
+
+def cut(x: ndarray, axes: str, letter: str, at: int) -> ndarray:
+    """The block of an array; the whole, where it does not have the axis."""
+    place = axes.split()
+    if letter not in place:
+        return x
+    return x[(slice(None),) * place.index(letter) + (slice(at, at + 1),)]
+
+
+def join_blocks(op: Operation, recipe: Recipe, found: Sequence[Any], letter: str) -> Any:
+    """Join the bounds of the blocks, output by output."""
+    if not op.is_gradient:
+        return np.concatenate(found, axis=result_axes(op).split().index(letter))
+    axes = [axes for name, axes in op.axes.items() if name != "d_output"]
+    axes += [recipe.mask["axes"]] * (len(found[0]) - len(axes)) if recipe.mask else []
+    return tuple(
+        np.concatenate([block[place] for block in found], axis=each.split().index(letter))
+        for place, each in enumerate(axes)
+    )

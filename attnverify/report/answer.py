@@ -1,0 +1,163 @@
+"""
+The answer of a red run: the verdict in one sentence, then each mistake in three lines at most: what
+it is, in which cases, how sure that is, and where it lies in the user's file.
+"""
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from attnverify.diagnosis.diagnose import NUMERIC
+from attnverify.failures.finding import Finding
+from attnverify.report.next_steps import failures_option, wrong_cells
+from attnverify.report.root_causes import RootCause, pluralize, symptoms_of, triage
+from attnverify.report.table import group_rows
+from attnverify.report.terminal_colours import fold, fold_lines, has_copied
+from attnverify.report.workflow import find_place
+
+if TYPE_CHECKING:
+    from attnverify.session import Verification
+
+Tallied = dict[str, Any]
+
+LINES = 3
+"""So many at most has a mistake."""
+CUT = " ... (-v)"
+
+
+def answer(run: "Verification", tallies: list[Tallied], width: int) -> Iterator[str]:
+    """Tell the verdict on each backend that is wrong, and its mistakes, as wide as ``width``."""
+    required = [cause for cause in triage(tallies, run.is_red) if cause.required]
+    for backend in run.backends:
+        failed = [tally for tally in wrong_cells(run, tallies) if tally["backend"] == backend.name]
+        causes = [cause for cause in required if cause.backend == backend.name]
+        if failed and causes:
+            told = f"{backend.source} is wrong: {count_explained(failed, causes)}"
+            yield from fold_lines([told], width)
+            for number, cause in enumerate(causes, 1):
+                yield from describe_mistake(number, cause, backend.source, width)
+    first = next((cause.replay for cause in required if cause.replay), "")
+    if first:
+        yield fitting("   replay: ", first + failures_option(run.options.failures), width)
+
+
+def fitting(words: str, command: str, width: int) -> str:
+    """Write a command to copy in one line, behind the words where they have room."""
+    return words + command if len(words + command) <= width else f"   {command}"
+
+
+def count_explained(failed: list[Tallied], causes: list[RootCause]) -> str:
+    """Write ``2 mistakes explain 14 of 14 failed cells``, or how many cells failed."""
+    named = [cause for cause in causes if explains(cause)]
+    cells = pluralize(len(failed), "failed cell")
+    if not named:
+        return f"{cells}, and no known mistake explains {'it' if len(failed) == 1 else 'them'}"
+    what = f"{pluralize(len(named), 'mistake')} {'explains' if len(named) == 1 else 'explain'}"
+    names = {name for cause in named for sign in cause.signs for name in sign.diagnoses}
+    told = sum(
+        all(sign.diagnoses & names or tells_itself(sign.finding) for sign in symptoms_of(cell))
+        for cell in failed
+    )
+    if not told:
+        return f"{cells}; {what} a part of what fails"
+    if told == len(failed):
+        return f"{what} {told} of {cells}"
+    built = [id(cell) for cause in named for cell in cause.blocked if cell not in cause.cells]
+    waiting = sum(id(cell) in built for cell in failed)
+    them = "it" if len(named) == 1 else "them"
+    rest = f"; {waiting} {'is' if waiting == 1 else 'are'} built on {them}" if waiting else ""
+    return f"{what} {told} of {cells}{rest}"
+
+
+def explains(cause: RootCause) -> bool:
+    """Tell whether a cause is a mistake, and not only what was seen."""
+    return any(sign.diagnoses or tells_itself(sign.finding) for sign in cause.signs)
+
+
+def tells_itself(finding: Finding) -> bool:
+    """Tell whether a failure needs no cause: an exception, a shape, a race."""
+    return finding.kind not in NUMERIC
+
+
+def describe_mistake(number: int, cause: RootCause, source: str, width: int) -> list[str]:
+    """
+    Tell a mistake in three lines at most: its parts one below the other, or one behind the other
+    without those that have no room; what alone is too long is cut. What is to be copied comes
+    below, whole.
+    """
+    what, seen, place, *more = parts_of(cause, source)
+    head = f"{number}. "
+    indent = " " * len(head)
+    notes = shown_finding(cause).notes
+    copied = [line for note in notes if has_copied(note) for line in fold(indent + note, width)]
+    plain = [note for note in notes if not has_copied(note)]
+    whole = filled([what, seen, *plain, place, *more])
+    short = filled([what, seen.partition(" (")[0], place])
+    tries = [whole, *(["; ".join(whole[:many])] for many in range(len(whole), 2, -1))]
+    tries += [["; ".join(short)]]
+    told = ([*in_lines(texts, head, width)] for texts in tries)
+    if lines := next((found for found in told if len(found) <= LINES), []):
+        return [*lines, *copied]
+    then = [*in_lines(["; ".join(short[1:])], indent, width)]
+    return [*cut([*in_lines([what], head, width)], LINES - 1, width), *cut(then, 1, width), *copied]
+
+
+def filled(parts: list[str]) -> list[str]:
+    return [part for part in parts if part]
+
+
+def in_lines(texts: list[str], head: str, width: int) -> Iterator[str]:
+    """Wrap each text below the head, which stands before the first."""
+    indent = " " * len(head)
+    for at, text in enumerate(texts):
+        yield from wrap(
+            text,
+            width,
+            initial_indent=indent if at else head,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def cut(lines: list[str], most: int, width: int) -> list[str]:
+    """Leave out what so many lines cannot hold, and say so."""
+    if len(lines) <= most:
+        return lines
+    last = lines[most - 1]
+    if len(last) + len(CUT) > width:
+        last = last[: width - len(CUT)].rpartition(" ")[0] or last
+    return [*lines[: most - 1], last + CUT]
+
+
+def parts_of(cause: RootCause, source: str) -> list[str]:
+    """
+    Say what the mistake is, in which cases it was seen, where its function is, and the numbers.
+    """
+    finding = shown_finding(cause)
+    shown = cause.shown_by
+    message = next(iter(finding.message.splitlines()), "").strip()
+    kind = "" if message.startswith(finding.kind) else f"{finding.kind}: "
+    numbers = f"{kind}{message}" if message else finding.headline or finding.kind
+    joint = finding.cause is not None and finding.cause.together
+    what = cause.brief if joint else str(finding.cause) if finding.cause else numbers
+    held = f" ({finding.held})" if finding.held else ""
+    only = f"only when {' and '.join(finding.condition)}{held}" if finding.condition else ""
+    seen = ", ".join(part for part in (finding.share, only) if part)
+    path, line = find_place(source, shown)
+    place = f"{path}:{line}, " if path and line > 1 else ""
+    cell = f"{shown['implementation']} {shown['aspect']} {shown['dtype']}"
+    return [what, seen, f"{place}{cell}", numbers if finding.cause else ""]
+
+
+def shown_finding(cause: RootCause) -> Finding:
+    """Find what is told of a cause: of its cell that is told in full a finding that names it."""
+    own = [sign.finding for sign in cause.signs if sign.tally is cause.shown_by]
+    return next((found for found in own if found.causes), own[0])
+
+
+def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:
+    """Write the cells of each implementation in one sentence."""
+    for row in group_rows(tallies, run.is_red):
+        verdicts = ", ".join(f"{aspect} {word}" for aspect, word in row.verdicts.items())
+        yield f"{row.operation} of {row.label}, {' '.join(row.dtypes)}: {verdicts}"

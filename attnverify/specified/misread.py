@@ -1,0 +1,124 @@
+"""Mutants of the arguments: the specification of what a kernel may have read in another way."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.outside import Mutant
+from attnverify.specified.reading import Argument
+
+if TYPE_CHECKING:
+    from attnverify.specified.operation import SpecifiedOperation
+
+Read = Callable[[Any], Any]
+Told = tuple[str, Callable[[dict[str, Any]], Any]]
+
+OF_FLOATS: dict[str, Read] = {
+    "left out (all 0)": lambda x: 0 * x,
+    "left out (all 1)": lambda x: 0 * x + 1,
+    "with 1 added": lambda x: x + 1,
+    "negated": lambda x: -x,
+    "centred": lambda x: x - x.mean(axis=-1, keepdims=True),
+    "rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float64),
+}
+OF_INTEGERS: dict[str, Read] = {
+    "with 1 added": lambda x: x + 1,
+    "with 1 subtracted": lambda x: x - 1,
+    "with 128 added": lambda x: x + 128,
+    "without its sign": np.abs,
+    "negated": lambda x: -x,
+}
+OF_MASKS: dict[str, Read] = {
+    "inverted": lambda x: ~x,
+    "left out (all true)": lambda x: x | True,
+}
+KINDS = {"float": OF_FLOATS, "int": OF_INTEGERS, "bool": OF_MASKS}
+
+SMALL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 1e-2)
+"""What stands for a small number such as eps."""
+
+
+def misread(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    """List the mutants of every argument, and of two of the same axes exchanged."""
+    for argument in operation.described:
+        yield from ((words, answer, 1) for words, answer in _of_one(operation, argument))
+    arrays = [one for one in operation.described if one.kind == "float"]
+    for one, other in combinations(arrays, 2):
+        if one.axes == other.axes:
+            words = f"`{one.name}` and `{other.name}` exchanged"
+            yield words, _exchanged(operation, one.name, other.name), 1
+
+
+def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Told]:
+    name = argument.name
+    if argument.kind == "number":
+        yield from _of_number(operation, argument)
+        return
+    for words, read in KINDS[argument.kind].items():
+        yield f"`{name}` {words}", _answer(operation, name, read)
+    for axis, (factor, letter) in enumerate(argument.axes):
+        moved, first = partial(np.roll, shift=1, axis=axis), partial(first_alone, axis=axis)
+        yield f"`{name}` moved by one along {letter}", _answer(operation, name, moved)
+        yield f"`{name}` at the first {letter} for all", _answer(operation, name, first)
+        if factor == 2 and letter:
+            words = f"the two halves of {letter} interleaved"
+            read = partial(interleaved, axis=axis)
+            yield f"`{name}` with {words}", _answer(operation, name, read)
+            back = partial(deinterleaved, axis=axis)
+            yield f"{words} in `{name}` and in the output", _answer(operation, name, read, back)
+
+
+def _of_number(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Told]:
+    if isinstance(argument.choices[0], bool):
+        return
+    usual = argument.choices[0]
+    others = (usual - 1, usual + 1) if isinstance(usual, int) else (0.0, usual / 2, 2 * usual)
+    if isinstance(usual, float) and 0 < usual < 0.1:
+        others = (*others, *SMALL)
+    for other in dict.fromkeys(others):
+        words = f"`{argument.name}` as {other:g}"
+        yield words, _answer(operation, argument.name, partial(_another, other=other))
+
+
+def _another(value: Any, other: Any) -> Any:
+    return other
+
+
+def first_alone(x: ndarray, axis: int) -> ndarray:
+    return np.broadcast_to(x.take([0], axis=axis), x.shape)
+
+
+def interleaved(x: ndarray, axis: int) -> ndarray:
+    """Put the even elements in front of the odd ones."""
+    order = [*range(0, x.shape[axis], 2), *range(1, x.shape[axis], 2)]
+    return x.take(order, axis=axis)
+
+
+def deinterleaved(x: ndarray, axis: int) -> ndarray:
+    order = np.argsort([*range(0, x.shape[axis], 2), *range(1, x.shape[axis], 2)])
+    return x.take(order, axis=axis)
+
+
+def _answer(
+    operation: "SpecifiedOperation", name: str, read: Read, after: Read = lambda x: x
+) -> Callable[[dict[str, Any]], Any]:
+    def answer(inputs: dict[str, Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return after(operation.evaluate(inputs | {name: read(inputs[name])}))
+
+    return answer
+
+
+def _exchanged(
+    operation: "SpecifiedOperation", one: str, other: str
+) -> Callable[[dict[str, Any]], Any]:
+    def answer(inputs: dict[str, Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return operation.evaluate(inputs | {one: inputs[other], other: inputs[one]})
+
+    return answer

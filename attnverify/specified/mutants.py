@@ -1,0 +1,312 @@
+"""
+Mutants: a specification with one thing changed, in the words of its own line. A kernel that equals
+one of them is told what it computes instead: "equals the specification with `j > i - window` as
+`j >= i - window`, my_spec.py:14". Beside them, the specification of an argument that is read in
+another way: centred, moved by one, its halves interleaved.
+"""
+
+import ast
+import copy
+import inspect
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnverify.catalogue.outside import Mutant
+from attnverify.specified.changed_steps import changed_steps
+from attnverify.specified.misread import misread
+from attnverify.specified.stand_ins import STAND_INS, WORDS
+
+if TYPE_CHECKING:
+    from attnverify.specified.operation import SpecifiedOperation
+
+Change = tuple[ast.AST, ast.AST]
+"""A part of the source, and what stands in its place."""
+
+BOUNDARIES: dict[type, tuple[type, ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.GtE),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.LtE),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+}
+OPERATORS: dict[type, tuple[type, ...]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div, ast.Add),
+    ast.Div: (ast.Mult,),
+}
+APPROXIMATELY = ast.keyword("approximate", ast.Constant("tanh"))
+UNARY_CALLS: tuple[str, ...] = ("sqrt", "exp", "tanh", "log", "abs", "square", "maximum", "minimum")
+UNARY_CALLS += ("rsqrt", "relu", "gelu", "silu", "sigmoid")
+REDUCTIONS = {"mean": "sum", "sum": "mean", "max": "min", "repeat": "tile", "var": "std"}
+REDUCTIONS |= {"amax": "amin"}
+
+
+@lru_cache(maxsize=64)
+def mutants_of(operation: "SpecifiedOperation") -> tuple[Mutant, ...]:
+    """List the mutants of an operation; of a gradient, the gradients of the mutants."""
+    return tuple(_mutants(operation))
+
+
+def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    try:
+        lines, first = inspect.getsourcelines(operation.own)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):  # made at a prompt: there is no source
+        return
+    file = Path(operation.own.__code__.co_filename).name
+    for old, new in changes(tree.body[0]):
+        words = describe(old, new, f"{file}:{first + _line_of(old) - 1}")
+        yield (
+            words,
+            _answer_of(operation, tree, old, new),
+            1 + isinstance(new, ast.Name | ast.Constant),
+        )
+    yield from misread(operation)
+    if operation.form.itself is not None:  # what a line of PyTorch calls, it does not spell
+        yield from changed_steps(operation)
+
+
+def _line_of(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 1))
+
+
+def describe(old: ast.AST, new: ast.AST, where: str) -> str:
+    """Say what was changed, in the source's own words."""
+    return f"`{_short(old)}` as `{_short(new)}`, {where}"
+
+
+def _short(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(node).split())
+    for name, words in WORDS.items():
+        text = text.replace(name, words)
+    return text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}"
+
+
+def changes(function: ast.AST) -> Iterator[Change]:
+    """Yield every single change of a function's body, defaults included."""
+    assert isinstance(function, ast.FunctionDef)
+    known = _names_of(function)
+    for node in _parts(function):
+        yield from _changes_of(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known:
+            yield from ((node, ast.Name(other, ast.Load())) for other in known if other != node.id)
+        if isinstance(node, ast.Assign):
+            yield from _all_tiled(node)
+
+
+def _names_of(function: ast.FunctionDef) -> list[str]:
+    """List the function's own names, of arguments and of what it assigns, in their order."""
+    given = [argument.arg for argument in function.args.args]
+    walked = [node for statement in function.body for node in ast.walk(statement)]
+    stored = [n.id for n in walked if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return list(dict.fromkeys([*given, *stored]))
+
+
+def _all_tiled(statement: ast.Assign) -> Iterator[Change]:
+    """Repeat the whole axis in place of each element wherever a statement repeats."""
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and _name_of(n) == "repeat"]
+    if len(calls) > 1:
+        changed = copy.deepcopy(statement)
+        for node in ast.walk(changed):
+            if isinstance(node, ast.Call) and _name_of(node) == "repeat":
+                node.func = ast.Name("_tiled", ast.Load())
+        yield statement, changed
+
+
+def _parts(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    body = [node for statement in function.body for node in ast.walk(statement)]
+    yield from (node for node in body if not _is_docstring(node))
+    yield from (node for node in function.args.defaults if isinstance(node, ast.Constant))
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+
+
+def _changes_of(node: ast.AST) -> Iterator[Change]:
+    if isinstance(node, ast.Compare):
+        yield from _changes_of_comparison(node)
+    elif isinstance(node, ast.BinOp):
+        yield from _changes_of_operator(node)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield node, node.operand
+    elif isinstance(node, ast.Call):
+        yield from _changes_of_call(node)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield from _changes_of_number(node)
+    elif isinstance(node, ast.Subscript):
+        yield from _changes_of_index(node)
+
+
+def _changes_of_comparison(node: ast.Compare) -> Iterator[Change]:
+    for other in BOUNDARIES.get(type(node.ops[0]), ()):
+        yield node, _with(node, ops=[other(), *node.ops[1:]])
+    right = node.comparators[0]
+    for operator in (ast.Add, ast.Sub):
+        moved = ast.BinOp(right, operator(), ast.Constant(1))
+        yield node, _with(node, comparators=[moved, *node.comparators[1:]])
+
+
+def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
+    if isinstance(node.op, ast.BitAnd | ast.BitOr):
+        yield node, node.left
+        yield node, node.right
+        return
+    for other in OPERATORS.get(type(node.op), ()):
+        yield node, _with(node, op=other())
+    if isinstance(node.left, ast.Call) and node.left.args:
+        yield node, node.left.args[0]
+    if type(node.op) in OPERATORS:
+        yield node, node.left  # the term, or the factor, left out
+    if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+        yield node, node.right
+    if isinstance(node.op, ast.Add | ast.Sub):
+        twice = ast.BinOp(ast.Constant(2), ast.Mult(), node.right)
+        yield node, _with(node, right=twice)
+    if isinstance(node.op, ast.Add | ast.Sub):
+        yield node, _with(node, left=ast.UnaryOp(ast.USub(), node.left))
+    if isinstance(node.op, ast.Div):
+        yield node, _with(node, left=ast.Constant(1))
+    if isinstance(node.op, ast.Mult | ast.Div):
+        twice = ast.BinOp(node.right, ast.Pow(), ast.Constant(2))
+        yield node, _with(node, right=twice)
+
+
+def _changes_of_call(node: ast.Call) -> Iterator[Change]:
+    name = _name_of(node)
+    if name in UNARY_CALLS and node.args:
+        yield node, node.args[0]
+    if name in ("maximum", "minimum") and len(node.args) > 1:
+        yield node, node.args[1]
+    if name in ("cos", "sin", "maximum", "minimum"):
+        pairs = {"cos": "sin", "sin": "cos", "maximum": "minimum", "minimum": "maximum"}
+        yield node, _renamed(node, pairs[name])
+    if name in REDUCTIONS and name != "repeat":
+        yield node, _renamed(node, REDUCTIONS[name])
+    if name == "where" and len(node.args) == 3:
+        yield node, node.args[1]
+        yield node, _with(node, args=[node.args[0], node.args[2], node.args[1]])
+    if (
+        name in ("concatenate", "cat")
+        and node.args
+        and isinstance(node.args[0], ast.List | ast.Tuple)
+    ):
+        backwards = _with(node.args[0], elts=node.args[0].elts[::-1])
+        yield node, _with(node, args=[backwards, *node.args[1:]])
+    for place, keyword in enumerate(node.keywords):
+        if keyword.arg in ("axis", "dim"):
+            yield from _other_axes(node, place)
+    if name == "gelu":
+        yield node, _with(node, keywords=[] if node.keywords else [APPROXIMATELY])
+    if name == "repeat":
+        yield node, _helped(node, "_tiled")
+    if name == "mean" and isinstance(node.func, ast.Attribute):
+        value = node.func.value
+        is_numpy = isinstance(value, ast.Name) and value.id in ("np", "numpy")
+        yield node, _helped(node, "_mean_but_one", () if is_numpy else (value,))
+
+
+def _helped(node: ast.Call, helper: str, first: Sequence[ast.expr] = ()) -> ast.AST:
+    """Call a stand-in in its place."""
+    return _with(node, func=ast.Name(helper, ast.Load()), args=[*first, *node.args])
+
+
+def _other_axes(node: ast.Call, place: int) -> Iterator[Change]:
+    keyword = node.keywords[place]
+    try:
+        axis = ast.literal_eval(keyword.value)
+    except ValueError:
+        return
+    for other in {0, -1, -2, 1} - {axis}:
+        changed = ast.keyword(keyword.arg, ast.Constant(other))
+        keywords = [*node.keywords[:place], changed, *node.keywords[place + 1 :]]
+        yield node, _with(node, keywords=keywords)
+
+
+def _changes_of_number(node: ast.Constant) -> Iterator[Change]:
+    value: Any = node.value
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield node, ast.Constant(value + 1)
+        yield node, ast.Constant(value - 1)
+    else:
+        yield node, ast.Constant(0.0)
+        yield node, ast.Constant(value * 2)
+        yield node, ast.Constant(value / 2)
+    yield node, ast.Constant(-value)
+
+
+def _changes_of_index(node: ast.Subscript) -> Iterator[Change]:
+    """Even and odd elements in place of halves, and the other way round, are told by name."""
+    if isinstance(node.slice, ast.Slice) and node.slice.step is None:
+        yield node, node.value
+
+
+def _name_of(node: ast.Call) -> str:
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _renamed(node: ast.Call, name: str) -> ast.Call:
+    function = node.func
+    changed = _with(function, attr=name) if isinstance(function, ast.Attribute) else ast.Name(name)
+    return _with(node, func=changed)
+
+
+def _with(node: Any, **fields: Any) -> Any:
+    made = copy.copy(node)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self.new if node is self.old else super().visit(node)
+
+
+def _answer_of(
+    operation: "SpecifiedOperation", tree: ast.Module, old: ast.AST, new: ast.AST
+) -> Callable[[dict[str, Any]], Any]:
+    """Compile a mutant when it is first asked."""
+
+    @lru_cache(maxsize=1)
+    def changed() -> Callable[..., Any]:
+        whole = _replaced(tree, old, new)
+        function: Any = whole.body[0]
+        function.decorator_list, function.returns = [], None
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            argument.annotation = None
+        names = operation.own.__globals__ | STAND_INS
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # some mutants make little sense
+            exec(compile(ast.fix_missing_locations(whole), "<mutant>", "exec"), names)
+        found: Callable[..., Any] = names[function.name]
+        return found
+
+    def answer(inputs: dict[str, Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return operation.with_function(changed()).evaluate(inputs)
+
+    return answer
+
+
+def _replaced(tree: ast.Module, old: ast.AST, new: ast.AST) -> ast.Module:
+    """Copy a tree with one node replaced; the tree itself stays as it is."""
+    memo: dict[int, Any] = {}
+    whole = copy.deepcopy(tree, memo)
+    return _Replace(memo[id(old)], copy.deepcopy(new)).visit(whole)

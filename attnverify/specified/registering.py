@@ -1,0 +1,136 @@
+"""Making specifications operations of the catalogue, in this process and those it starts."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attnverify import bounds
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.outside import ANSWERS
+from attnverify.inputs.recipe import Recipe
+from attnverify.specified.finding import find_specifications
+from attnverify.specified.form import Form, check_following, form_of
+from attnverify.specified.operation import CHAPTER, SpecifiedOperation
+from attnverify.specified.reading import checked
+
+
+def register(function: Callable[..., Any] | Form, source: str = "") -> SpecifiedOperation:
+    """
+    Make a specification, and its gradient, operations of the catalogue for this process. Raises
+    ValueError where it cannot be read, and NotUnderstood where it cannot be traced.
+    """
+    form = function if isinstance(function, Form) else form_of(function)
+    name = form.name
+    if not isinstance(CATALOGUE.get(name), SpecifiedOperation | None):
+        raise ValueError(f"--spec: wanted a name that the catalogue has not, got {name}")
+    if name in CATALOGUE:
+        forget_cases()
+    made = specify(form, source)
+    for operation in made:
+        CATALOGUE[operation.name] = operation
+        bounds.BOUNDS[operation.name] = operation.bound
+    try:
+        for operation in made:
+            recipe = Recipe(operation.name, **next(operation.fixed()))
+            inputs = operation.expand(recipe, "float64")
+            operation.derived(inputs)
+            if not operation.is_gradient:
+                check_following(form, inputs)
+    except Exception:
+        for operation in made:
+            del CATALOGUE[operation.name], bounds.BOUNDS[operation.name]
+        raise
+    for kind, answer in form.answers.items():
+        ANSWERS.setdefault(kind, {})[name] = answer
+    return made[0]
+
+
+def forget_cases() -> None:
+    """Forget what was computed of an operation: another function has its name now."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("attnverify.")]
+    for thing in [thing for module in modules for thing in vars(module).values()]:
+        is_memory = hasattr(thing, "cache_clear") and thing.__module__.startswith("attnverify.")
+        if is_memory and OF_AN_OPERATION.intersection(inspect.signature(thing).parameters):
+            thing.cache_clear()
+
+
+OF_AN_OPERATION = {"operation", "case", "implementation", "recipe"}
+"""What a function takes that remembers something of an operation; others remember processes."""
+
+
+def specify(form: Form, source: str) -> list[SpecifiedOperation]:
+    """
+    Build the operation and its gradient; none of a function with an argument called d_..., which
+    is a gradient itself, or that decides by the order of its values.
+    """
+    name, arguments = form.name, form.arguments
+    specification = checked(form.in_numpy(form.function), arguments)
+    forward = SpecifiedOperation(name, CHAPTER, specification, form, source)
+    floats = [one for one in arguments if one.kind == "float"]
+    if not floats or form.dtype or any(one.name.startswith("d_") for one in arguments):
+        return [forward]
+    back = replace(forward, name=f"{name}_grad")
+    gradient = _gradient_of(back, count_outputs(forward))
+    return [forward, replace(back, specification=gradient)]
+
+
+def count_outputs(operation: SpecifiedOperation) -> int:
+    """Count the arrays that it returns, on its usual case."""
+    recipe = Recipe(operation.name, **next(operation.fixed()))
+    return len(operation.derived(operation.expand(recipe, "float64")).nodes)
+
+
+def _gradient_of(operation: SpecifiedOperation, outputs: int) -> Callable[..., Any]:
+    """The gradients by every float input, as a specification of its own."""
+
+    def gradient(**inputs: Any) -> Any:
+        return operation.derived(inputs).values
+
+    names = ["d_output", *(f"d_output_{k}" for k in range(1, outputs))]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own = [inspect.Parameter(name, kind) for name in names]
+    given = inspect.signature(operation.specification).parameters.values()
+    gradient.__signature__ = inspect.Signature([*own, *given])  # type: ignore[attr-defined]
+    gradient.__doc__ = f"The gradients of {operation.form.name}, differentiated on its own graph."
+    return gradient
+
+
+VARIABLE = "ATTNVERIFY_SPECIFICATION"
+"""Names the specifications of a run to the processes that it starts."""
+
+
+def register_file(text: str) -> tuple[str, ...]:
+    """
+    Register the specifications of a file, or the one that is named, here and in the processes that
+    are started from here; their names.
+    """
+    place, _, named = text.partition(":")
+    source = f"{Path(place).absolute()}{':' * bool(named)}{named}"
+    names = tuple(register(one, source).name for one in find_specifications(source))
+    told = os.environ.get(VARIABLE, "").split("\n")
+    os.environ[VARIABLE] = "\n".join(dict.fromkeys([*filter(None, told), source]))
+    return names
+
+
+def find_specified(name: str) -> SpecifiedOperation:
+    """Find an operation from outside by its name."""
+    found = CATALOGUE[name]
+    assert isinstance(found, SpecifiedOperation)
+    return found
+
+
+def register_inherited() -> None:
+    """Register what the process has registered that started this one."""
+    for source in filter(None, os.environ.get(VARIABLE, "").split("\n")):
+        register_file(source)
+
+
+def register_recorded(operation: str, source: str) -> None:
+    """Register the specification that a record speaks of, where it is not there already."""
+    known = CATALOGUE.get(operation)
+    if source and getattr(known, "source", "") != source:
+        register_file(source)

@@ -1,0 +1,133 @@
+"""
+Right kernels that were once accused, each in an order of evaluation that is usual: by a bound that
+lacked its term, or until they say what they do.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.bounds import bound
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import case_of
+from attnverify.judge.comparison import compare
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
+from attnverify.precision import resolve
+from attnverify.reference.oracle import evaluate_spec
+
+CAST_BIAS = """
+import torch
+
+ARRAYS = "torch"
+{declared}
+
+def alibi_attention(query, key, value, visible=None):
+    H, N, M = query.shape[1], query.shape[2], key.shape[2]
+    slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)
+    distance = torch.arange(M) - (M - N + torch.arange(N)[:, None])
+    bias = (slopes[:, None, None] * distance).to(query.dtype)
+    score = query @ key.mT * query.shape[-1] ** -0.5 + bias
+    seen = distance <= 0 if visible is None else (distance <= 0) & visible
+    return torch.softmax(score.masked_fill(~seen, -torch.inf), -1) @ value
+"""
+"""ALiBi's bias cast to the dtype of the query, which is that of the score it is added to."""
+
+
+def loaded(folder: Path, text: str) -> list[Implementation]:
+    (folder / "mine.py").write_text(text)
+    return load(str(folder / "mine.py")).implementations
+
+
+@pytest.mark.parametrize("declared", ["", 'PRECISION = {"bias": "bfloat16"}'])
+def test_a_bias_in_the_dtype_of_the_query_is_declared(declared: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    accused = 0
+    for implementation in loaded(tmp_path, CAST_BIAS.format(declared=declared)):
+        for seed in range(4):
+            sizes = {"B": 1, "H": 4, "N": 1, "M": 512, "D": 16, "E": 16}
+            recipe = fixed_recipe(implementation.operation, sizes, "normal", seed=seed)
+            try:
+                judge(implementation, case_of(recipe, "bfloat16"))
+            except Disagreement:
+                accused += 1
+    assert (accused > 0) == (not declared)
+
+
+def share(operation: str, inputs: dict[str, Any], found: Any, dtype: str, declared: Any) -> float:
+    """The worst share of its bound that an answer has used; infinite where it is wrong."""
+    precision = resolve(declared, operation, operation, dtype)
+    limits = leaves(bound(operation, inputs, precision))
+    expected = leaves(evaluate_spec(CATALOGUE[operation], inputs))
+    pairs = zip(leaves(found), expected, limits, strict=True)
+    results = [compare(np.asarray(x, float), y, limit) for x, y, limit in pairs]
+    return max(result.budget for result in results)
+
+
+def stored(*arrays: ndarray) -> tuple[ndarray, ...]:
+    return tuple(x.astype(np.float32).astype(float) for x in arrays)
+
+
+def folded_softmax(score: ndarray, mask: ndarray) -> ndarray:
+    """The exponential to the base 2, log2(e) folded into score and mask before they are added."""
+    c = np.float32(np.log2(np.e))
+    s = score.astype(np.float32) * c + mask.astype(np.float32) * c
+    w = np.exp2(s - s.max(-1, keepdims=True))
+    return w / w.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0, 10000.0])
+def test_a_constant_may_be_folded_into_score_and_mask(size: float) -> None:
+    rng = np.random.default_rng(int(size))
+    score, near = size * rng.standard_normal((2, 64, 48)), rng.standard_normal((2, 64, 48))
+    score, mask = stored(score, near - score)
+    inputs = {"score": score, "mask": mask}
+    assert share("softmax", inputs, folded_softmax(score, mask), "float32", None) <= 1
+    rough = folded_softmax(score, mask * (1 + 2.0**-18))
+    assert size < 100 or share("softmax", inputs, rough, "float32", None) > 1
+
+
+def by_logarithm(score: ndarray) -> ndarray:
+    """Weights exp(s - lse): nothing is divided by their sum."""
+    s = score.astype(np.float32)
+    m = s.max(-1, keepdims=True)
+    return np.exp(s - (m + np.log(np.exp(s - m).sum(-1, keepdims=True))))
+
+
+@pytest.mark.parametrize(("family", "is_told"), [("brink", True), ("spread", False)])
+def test_an_exponent_by_the_logarithm_of_the_sum_is_declared(family: str, is_told: bool) -> None:
+    shares = []
+    for seed in range(6):
+        recipe = fixed_recipe(CATALOGUE["softmax"], {"N": 8, "M": 33}, family, seed=seed)
+        inputs = case_of(recipe, "float32").inputs
+        found = by_logarithm(inputs["score"])
+        assert share("softmax", inputs, found, "float32", {"lse_merge": True}) <= 1
+        shares.append(share("softmax", inputs, found, "float32", None))
+    assert (max(shares) > 1) == is_told
+
+
+def test_what_overflows_at_a_dropped_weight_is_not_judged() -> None:
+    """In half precision, dO v / (1 - p) times keep is no number there, nor is the row's mean."""
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal((1, 1, n, 4)).round(2) for n in (2, 3, 3))
+    d_output = np.full((1, 1, 2, 4), 100.0)
+    value[0, 0, 1] = 60.0
+    keep = np.array([[[[True, False, True], [True, True, True]]]])
+    given = {"d_output": d_output, "query": query, "key": key, "value": value}
+    given = {name: x.astype(np.float16).astype(float) for name, x in given.items()}
+    limits = {
+        p: bound(
+            "scaled_dot_product_attention_grad",
+            given | {"mask": None, "keep": keep, "p": p},
+            resolve(None, *2 * ("scaled_dot_product_attention_grad",), "float16"),
+        )[0]
+        for p in (0.9, 0.25)
+    }
+    assert np.isinf(limits[0.9][0, 0, 0]).all()
+    assert np.isfinite(limits[0.25]).all()

@@ -1,0 +1,106 @@
+"""
+Bounds of the catalogue that are derived from the specification's lines: no legal evaluation exceeds
+them, and some comes near.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from attnverify.bounds import error
+from attnverify.catalogue.packing import heads_first
+from attnverify.catalogue.pytrees import leaves
+from attnverify.derived import Derived, today
+from attnverify.derived.sweeping import products, sweep
+from attnverify.precision import FORMATS, PRESETS, TF32, Precision
+from tests.outside.legal_evaluations import climb, rounded
+from tests.rounding_variants.cases import small_inputs
+
+TRACES: dict[str, Callable[[today.Inputs], Derived]] = {
+    "grouped_attention": today.attention,
+    "grouped_attention_grad": today.attention_grad,
+    "packed_attention": lambda inputs: today.attention(heads_first(inputs)),
+    "packed_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
+}
+DRAWS = 12
+"""Small calls of each operation and dtype, every one with options of its own."""
+
+QKV = ("query", "key", "value")
+
+np.seterr(all="ignore")
+
+
+def declared(dtype: str, seed: int) -> Precision:
+    """One arithmetic after the other; of every second in float32 the operands are TF32."""
+    precision = PRESETS[("eager", "fused", "wide")[seed % 3]](FORMATS[dtype])
+    return replace(precision, operand=TF32) if dtype == "float32" and seed % 2 else precision
+
+
+def test_every_bound_that_is_derived_is_searched() -> None:
+    assert TRACES.keys() == today.BOUNDS.keys()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("operation", TRACES)
+def test_no_legal_evaluation_exceeds_a_bound_and_some_uses_a_twentieth(
+    operation: str, dtype: str
+) -> None:
+    rng, found = Random(repr((operation, dtype))), []
+    for seed in range(DRAWS):
+        derived = TRACES[operation](small_inputs(rng, operation, dtype))
+        found.append(climb(derived, declared(dtype, seed), 8, seed))
+    assert 0.05 <= max(found) <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_no_legal_evaluation_exceeds_a_mean_that_is_bounded_by_products(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in large calls; what the sweep finds term by term is never more."""
+    rng, found = Random(dtype), []
+    for seed in range(DRAWS):
+        derived = today.attention(small_inputs(rng, "grouped_attention", dtype))
+        precision = declared(dtype, seed)
+        one_by_one = derived.errors(precision)[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(sweep, "ONE_BY_ONE", 0)
+            assert (derived.errors(precision)[0] >= one_by_one * (1 - 1e-9)).all()
+            found.append(climb(derived, precision, 8, seed))
+    assert 0.05 <= max(found) <= 1
+
+
+def test_a_mean_that_forgets_how_far_its_values_are_apart_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweep, "ONE_BY_ONE", 0)
+    monkeypatch.setattr(products.Mean, "apart", lambda mean, weights, f: 0.0 * mean.target.value)
+    rng, precision = np.random.default_rng(3), PRESETS["eager"](FORMATS["bfloat16"])
+    call = {
+        name: rounded(3 * rng.standard_normal((1, 4, 9, 9)), FORMATS["bfloat16"]) for name in QKV
+    }
+    assert climb(today.attention(call), precision, 20) > 1
+
+
+@pytest.mark.parametrize("operation", TRACES)
+def test_what_the_judge_holds_an_output_to_is_what_was_searched(operation: str) -> None:
+    inputs = small_inputs(Random(5), operation, "float32")
+    precision = PRESETS["eager"](FORMATS["float32"])
+    searched = next(leaves(TRACES[operation](inputs).errors(precision)))
+    searched = today.by_tokens(searched) if today.is_packed(inputs) else searched
+    np.testing.assert_array_equal(next(leaves(error(operation, inputs, precision))), searched)
+
+
+@pytest.mark.parametrize("operation", TRACES)
+def test_the_bounds_of_a_call_are_the_same_whenever_they_are_worked_out(operation: str) -> None:
+    """Of two formats of one unit, of which one flushes, the one that loses more counts."""
+    precision, rng = PRESETS["fused"](FORMATS["float32"]), Random(11)
+    for _ in range(DRAWS):
+        inputs = small_inputs(rng, operation, "float32")
+        several = [TRACES[operation](inputs) for _ in range(4)]
+        first, *others = (list(leaves(each.errors(precision))) for each in several)
+        for other in others:
+            for one, again in zip(first, other, strict=True):
+                np.testing.assert_array_equal(one, again)

@@ -1,5 +1,0 @@
-"""``pytest -m gpu``: the steps of ``attnverify gpu-report``, on the device that is here."""
-
-from attnverify.gpu_report.on_device import test_a_step_passes_on_this_device
-
-__all__ = ["test_a_step_passes_on_this_device"]

@@ -1,0 +1,198 @@
+"""
+The answer of a red run: the verdict in a sentence, each mistake in three lines, fifteen lines in
+all for a kernel with one mistake at 80 columns.
+"""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE, Popen
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.failures.finding import Finding
+from attnverify.options import FAILURES
+from attnverify.report.answer import answer
+from tests.attnverify.report.test_root_causes import failed
+from tests.reports.grade import text_of
+from tests.reports.test_causes import REPORTS
+from tests.support.run_attnverify import Run, in_a_process, load_backends_here, verify
+from tests.support.sample_backends import HERE
+
+MOST = {80: 15, 60: 19}
+"""
+Lines of a whole run, by the columns; what --resume says, to save time, is not counted, nor how long
+the path is.
+"""
+
+KERNELS = {
+    **{
+        f"{slug}.py": REPORTS[slug]["run"]
+        for slug in (
+            "bias_that_grows_with_distance",
+            "causal_from_the_next_key",
+            "distances_of_the_other_sign",
+            "dropped_coefficients_in_softmax",
+            "frequencies_by_one_less",
+            "memory_in_the_graph",
+            "oldest_lost_when_full",
+            "rescaled_by_the_inverse",
+            "value_by_the_keys_projection",
+        )
+    },
+    "last_key_forgotten.py": ["--dtype", "float32"],
+    "mixed_verdicts.py": ["--op", "causal_mask", "--dtype", "float32"],
+}
+"""Wrong kernels of one mistake each, with what a run of each is asked for."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    load_backends_here(monkeypatch)
+
+
+def run_at(columns: int, name: str, *options: str) -> Run:
+    slug = Path(name).stem
+    of_a_report = slug in REPORTS and text_of(slug, REPORTS[slug], repaired=False)
+    Path(name).write_text(of_a_report or (HERE / name).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        return verify("run", name, "--profile", "quick", *KERNELS[name], *options)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_with_one_mistake_is_told_on_half_a_page(name: str) -> None:
+    answers = ("-k", "values or gradients") if "--op" in KERNELS[name] else ()
+    for columns, most in MOST.items():
+        done = run_at(columns, name, "--resume", *answers)
+        counted = re.sub(r"(?m)^(nothing to resume|resumed).*\n(  .*\n)*", "", done.output)
+        counted = re.sub(r"\A(attnverify .*\n)(  .*\n)+", r"\1", counted)  # where it is installed
+        lines = counted.splitlines()
+        assert done.status == 1 and len(lines) <= most, done.output
+        lines = [line for line in lines if line]
+        verdict = next(i for i, x in enumerate(lines) if x.startswith(f"{name} is wrong: "))
+        first = next(i for i, x in enumerate(lines) if x.startswith("1. "))
+        told_at_once = lines[1:verdict]
+        assert told_at_once[0].startswith("failed ") and first <= verdict + 2
+        assert all(line.startswith(("failed ", "  ")) for line in told_at_once)
+        assert max(map(len, told_at_once)) <= columns and "..." not in " ".join(told_at_once)
+        assert re.search(rf"attnverify replay [0-9a-f]{{12}} --backend {name}$", done.output, re.M)
+        (last,) = [at for at, line in enumerate(lines) if line.startswith(f"{name}: wrong in ")]
+        assert all(line.startswith("  ") for line in lines[last + 1 :])
+        assert not re.search("recipe:|larger:|known failures:|triage:", done.output)
+
+
+def test_with_more_words_the_case_and_the_table_are_told_too() -> None:
+    done = run_at(80, "mixed_verdicts.py", "-v")
+    for words in ("  recipe: ", "  cause: ", "triage: 1 root cause", "worst budget used"):
+        assert words in done.output
+    assert " is wrong: " not in done.output
+
+
+def test_what_failed_is_told_the_moment_it_is_found_through_a_pipe_too() -> None:
+    Path("mine.py").write_text((HERE / "mixed_verdicts.py").read_text() + SLOW)
+    line = [sys.executable, "-m", "attnverify", "run", "mine.py", "--op", "causal_mask"]
+    with Popen(
+        [*line, "--op", "shift_right", "--profile", "quick"], stdout=PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        while not (told := process.stdout.readline()).startswith("failed"):
+            assert told, "nothing was told"
+        is_running = process.poll() is None and not Path("slow").exists()
+        process.communicate(timeout=120)
+    assert " causal_mask: " in told and is_running and Path("slow").exists()
+
+
+SLOW = """
+
+there = shift_right
+
+
+def shift_right(x):
+    open("slow", "w").close()
+    return there(x)
+"""
+
+
+def test_a_process_says_the_same_in_a_pipe() -> None:
+    Path("mine.py").write_text((HERE / "mixed_verdicts.py").read_text())
+    done = in_a_process("run", "mine.py", *KERNELS["mixed_verdicts.py"], "--profile", "quick")
+    lines = done.output.splitlines()
+    assert done.status == 1 and len(lines) <= MOST[80]
+    assert lines[1] == "failed values bool causal_mask: not exactly 0"
+    assert (
+        lines[2] == ""
+        and lines[3] == "mine.py is wrong: 1 failed cell, and no known mistake explains it"
+    )
+
+
+# The sentence and the three lines
+
+
+def answered(*tallies: dict[str, Any], width: int = 80) -> list[str]:
+    run: Any = SimpleNamespace(
+        options=SimpleNamespace(failures=FAILURES),
+        backends=[SimpleNamespace(name="mine", source="mine.py")],
+        is_red=lambda tally: True,
+    )
+    return [*answer(run, [*tallies], width)]
+
+
+def with_findings(cell: dict[str, Any], *findings: Finding) -> dict[str, Any]:
+    return cell | {"findings": [finding.as_dict() for finding in findings]}
+
+
+NAMED = Finding(
+    "wrong number",
+    share="3 of 20 cases",
+    message="output: 1 of 2 elements differ",
+    condition=("H != 1",),
+    cause=Cause("equals the specification with a slip", (Explanation("slip", "a slip"),)),
+)
+
+
+def test_the_sentence_counts_the_cells_that_the_mistakes_explain() -> None:
+    slip = with_findings(failed("softmax"), NAMED)
+    other = with_findings(failed("softmax", aspect="gradients"), replace(NAMED, cause=None))
+    assert answered(slip)[0] == "mine.py is wrong: 1 mistake explains 1 of 1 failed cell"
+    assert answered(slip, other)[0] == (
+        "mine.py is wrong: 1 mistake explains 1 of 2 failed cells; 1 is built on it"
+    )
+    elsewhere = with_findings(failed("get_slopes"), replace(NAMED, cause=None))
+    assert answered(slip, elsewhere)[0].endswith("1 mistake explains 1 of 2 failed cells")
+    assert answered(other)[0] == (
+        "mine.py is wrong: 1 failed cell, and no known mistake explains it"
+    )
+
+
+def test_what_tells_itself_needs_no_cause() -> None:
+    crash = Finding("raised KeyError", message="KeyError: 'mems'", share="20 of 20 cases")
+    lines = answered(with_findings(failed("softmax"), crash))
+    assert lines[0].endswith("1 mistake explains 1 of 1 failed cell")
+    assert lines[1] == "1. raised KeyError: KeyError: 'mems'"
+    crash = replace(crash, message="raised KeyError: 'mems'")
+    assert answered(with_findings(failed("softmax"), crash))[1].startswith("1. raised KeyError: 'm")
+
+
+def test_a_mistake_says_what_in_which_cases_and_where() -> None:
+    Path("mine.py").write_text("import numpy\n\n\ndef softmax(score):\n    return score\n")
+    assert answered(with_findings(failed("softmax"), NAMED), width=90)[1:] == [
+        "1. equals the specification with a slip; 3 of 20 cases, only when H != 1; mine.py:4,",
+        "   softmax values float32; wrong number: output: 1 of 2 elements differ",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("words", [5, 30, 60])
+def test_a_mistake_has_three_lines_however_long_its_cause_is(words: int, width: int) -> None:
+    long = Cause(" ".join(["slipped"] * words), (Explanation("slip", "a slip"),))
+    cell = with_findings(failed("softmax"), replace(NAMED, cause=long))
+    lines = answered(cell, width=width)[1:]
+    assert len(lines) <= 3 and max(map(len, lines)) <= width
+    assert "3 of 20 cases, only when H != 1" in " ".join(" ".join(lines).split())
+    assert (" ... (-v)" in lines[1]) == (words > 5)

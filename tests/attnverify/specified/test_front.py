@@ -1,0 +1,197 @@
+"""
+From ten lines of NumPy to a verdict: ``--spec`` and ``av.check(f, spec=g)``; what is refused, and
+what a record needs to be replayed.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+import attnverify as av
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.specified import register
+from attnverify.specified.reading import checked, read_arguments
+from attnverify.specified.registering import VARIABLE
+from tests.support.run_attnverify import in_a_process, judged, load_backends_here, verify
+
+SPECIFICATION = '''
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+
+def rms_norm(x: Float[ndarray, "B N F"], gain: Float[ndarray, "F"], eps: float = 1e-6):
+    """Divide by the root mean square, multiply with a gain."""
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * gain
+'''
+
+KERNEL = """
+import numpy as np
+
+PRECISION = "wide"
+
+
+def rms_norm(x, gain, eps=1e-6):
+    y = x.astype(np.float64)
+    y = y / np.sqrt(np.{how}(y * y, axis=-1, keepdims=True) + eps)
+    return (y * gain.astype(np.float64)).astype(x.dtype)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "")  # what a run sets is taken back
+    Path("my_spec.py").write_text(SPECIFICATION)
+    Path("right.py").write_text(KERNEL.format(how="mean"))
+    Path("wrong.py").write_text(KERNEL.format(how="sum"))
+    return tmp_path
+
+
+def test_a_right_kernel_passes_by_its_own_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_backends_here(monkeypatch)
+    run = judged("right.py", "--spec", "my_spec.py")
+    assert run.verdicts()["rms_norm", "values"] == "passed"
+    assert run.verdicts()["rms_norm", "side effects"] == "passed"
+
+
+IN_TORCH = """
+import torch
+
+
+def rms_norm(x, gain, eps=1e-6):
+    return x * torch.rsqrt(x.pow(2).{how} + eps) * gain
+"""
+MEANS = {"mean(-1, keepdim=True)": "passed", "sum(-1, keepdim=True) / (x.shape[-1] + 1)": "failed"}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("how", MEANS)
+def test_a_library_called_step_by_step_is_right_in_half_precision(
+    how: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged as "eager", which stores fewer steps, the right one was accused."""
+    pytest.importorskip("torch")
+    Path("steps.py").write_text(IN_TORCH.format(how=how))
+    load_backends_here(monkeypatch)
+    found = judged("steps.py", "--spec", "my_spec.py", dtype=dtype).verdicts()
+    assert {found["rms_norm", "values"], found["rms_norm", "gradients"]} == {MEANS[how]}
+
+
+def test_a_wrong_kernel_is_told_in_the_words_of_the_specification() -> None:
+    """In a process of its own, which is told of the specification; and replayed from its record."""
+    run = judged("wrong.py", "--spec", "my_spec.py")
+    assert run.verdicts()["rms_norm", "values"] == "failed"
+    words = "as `np.sum(x * x, axis=-1, keepdims=True)`, my_spec.py:9"
+    assert words in " ".join(run.output.split())
+    (replay,) = set(re.findall(r"attnverify (replay \S+ --backend \S+)", run.output)[:1])
+    again = in_a_process(*replay.split())
+    assert again.status == 1
+    assert "rms_norm of" in again.output
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('x: Float[ndarray, "B N F"]', "x"), "my_spec.py:7: x: wanted axes"),
+        (("np.mean(x * x, axis=-1, keepdims=True)", "np.linalg.inv(x)"), "my_spec.py:9: np.linalg"),
+        (('"B N F"', '"..."'), "wanted axes of letters"),
+        (("def rms_norm", "def softmax"), "wanted a name that the catalogue has not"),
+        (("Float[", "list["), "wanted a function with annotated axes"),
+        (
+            ("import numpy as np", "import not_there"),
+            "my_spec.py cannot be imported: Module",
+        ),
+        (("def rms_norm", "def 2"), "my_spec.py cannot be imported: SyntaxError"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(change: tuple[str, str], words: str) -> None:
+    Path("my_spec.py").write_text(SPECIFICATION.replace(*change))
+    run = verify("run", "right.py", "--spec", "my_spec.py", "--profile", "quick")
+    assert run.status == 4
+    assert words in " ".join(run.output.split())
+
+
+def doubled(x: Float[ndarray, "N F"], at: Int[ndarray, "N"] = None) -> ndarray:
+    return 2 * x
+
+
+def test_integers_without_a_domain_are_refused() -> None:
+    with pytest.raises(ValueError, match="at: wanted what its integers may be"):
+        register(doubled)
+
+
+def scaled(x: Float[ndarray, "N F"], gain: Float[ndarray, "F"]) -> ndarray:
+    return x * gain
+
+
+def test_axes_that_do_not_fit_are_refused_with_the_argument() -> None:
+    specification = checked(scaled, read_arguments(scaled))
+    with pytest.raises(ValueError, match="gain: wanted F=3"):
+        specification(x=np.ones((2, 3)), gain=np.ones(4))
+    with pytest.raises(ValueError, match="x: wanted axes N F"):
+        specification(x=np.ones(3), gain=np.ones(3))
+
+
+def test_a_function_is_checked_by_a_specification() -> None:
+    def own(x, gain):
+        return x * gain
+
+    report = av.check(own, spec=scaled)
+    assert report.verdict("scaled", "float32") == "passed"
+
+
+def test_a_wrong_function_is_told_by_a_specification() -> None:
+    def own(x, gain):
+        return x + gain
+
+    with pytest.raises(av.CheckFailed, match=r"`x \* gain` as `x \+ gain`"):
+        av.check(own, spec=scaled)
+
+
+def test_another_specification_of_the_same_name_takes_its_place() -> None:
+    def scaled(x: Float[ndarray, "N F"], gain: Float[ndarray, "F"]) -> ndarray:
+        return x * gain * gain
+
+    def own(x, gain):
+        return x * gain * gain
+
+    assert av.check(own, spec=scaled).verdict("scaled", "float32") == "passed"
+
+
+def test_what_failed_to_register_leaves_no_operation() -> None:
+    def inverse(x: Float[ndarray, "N N"]) -> ndarray:
+        return np.linalg.inv(x)
+
+    with pytest.raises(ValueError, match=r"np\.linalg\.inv is not understood"):
+        register(inverse)
+    assert "inverse" not in CATALOGUE
+
+
+def test_what_was_understood_is_told_with_the_lines_the_bound_comes_from() -> None:
+    run = verify("spec", "my_spec.py")
+    assert run.status == 0
+    for words in (
+        "x     numbers [B N F]",
+        "eps   1e-06",
+        "gradient by x, gain",
+        "my_spec.py:9: return",
+    ):
+        assert words in run.output
+
+
+def test_a_specification_to_begin_with_is_understood() -> None:
+    assert verify("new", "--spec", "-o", "begun.py").status == 0
+    assert verify("spec", "begun.py").status == 0
+    assert verify("new", "--spec", "-o", "begun.py").status == 2
+
+
+def test_what_is_not_understood_is_told_by_the_command() -> None:
+    Path("my_spec.py").write_text(SPECIFICATION.replace("np.mean(x * x", "np.median(x * x"))
+    run = verify("spec", "my_spec.py")
+    assert run.status == 4
+    assert "my_spec.py:9: np.median is not understood" in run.output

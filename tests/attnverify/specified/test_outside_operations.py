@@ -1,0 +1,108 @@
+"""Operations from outside, judged by their specification: right kernels pass, wrong are told."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from attnverify.backends.loader import Backend, Implementation, implementation_of_function
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.diagnose import diagnose
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import Case, case_of
+from attnverify.judge.errors import Disagreement
+from attnverify.judge.judging import judge
+from attnverify.specified import register
+from tests.outside import specifications
+from tests.outside.kernels import KERNELS
+
+SLOW = ("gated_delta_rule",)
+"""Recurrences, whose graph is long: few cases."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def implementations(operation: str, wrong: str = "") -> list[Implementation]:
+    """A kernel of an operation from outside, and its gradient by autograd."""
+    if operation not in CATALOGUE:
+        register(getattr(specifications, operation))
+    kernel, backend = KERNELS[operation][0], Backend(operation, operation)
+    made = partial(kernel, wrong=wrong) if wrong else kernel
+    implementation_of_function(backend, made, operation, "torch")
+    return backend.implementations
+
+
+def cases(operation: str, dtype: str) -> list[Case]:
+    recipes = (*fixed_cases(operation), *draw_recipes(operation, "any", 10, 0))
+    few = operation.removesuffix("_grad") in SLOW
+    short = [r for r in recipes if not few or r.sizes["N"] < 9]
+    return [case_of(recipe, dtype) for recipe in short]
+
+
+@pytest.mark.parametrize("operation", KERNELS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_right_kernel_and_its_gradient_keep_within_the_derived_bounds(
+    operation: str, dtype: str
+) -> None:
+    with np.errstate(all="ignore"):
+        for implementation in implementations(operation):
+            verdicts = [
+                judge(implementation, c) for c in cases(implementation.operation.name, dtype)
+            ]
+            assert any(verdict.discriminating for verdict in verdicts)
+
+
+def failing_and_passing(implementation: Implementation) -> tuple[list[Case], list[Case]]:
+    failing, passing = [], []
+    for case in cases(implementation.operation.name, "float32"):
+        try:
+            judge(implementation, case)
+            passing.append(case)
+        except Disagreement:
+            failing.append(case)
+    return failing, passing
+
+
+@pytest.mark.parametrize(
+    ("operation", "wrong"),
+    [(operation, wrong) for operation, (_, names) in KERNELS.items() for wrong in names],
+)
+def test_a_wrong_kernel_is_noticed(operation: str, wrong: str) -> None:
+    failing, _ = failing_and_passing(implementations(operation, wrong)[0])
+    assert failing
+
+
+CAUSES = {
+    ("rms_norm", "sum"): "as `np.sum(x * x, axis=-1, keepdims=True)`, specifications.py:",
+    ("rms_norm", "eps"): "`eps` as 0.01",
+    ("layer_norm", "bessel"): "the mean of n - 1",
+    ("layer_norm_backward", "first term"): "`d - d.mean(axis=-1, keepdims=True)` as `d`",
+    ("rotary", "interleaved"): "the two halves of H interleaved in `x` and in the output",
+    ("rotary", "sign"): "`a * cos - b * sin` as `a * cos + b * sin`",
+    ("swiglu", "swapped"): "`w_gate` and `w_up` exchanged",
+    ("cross_entropy", "not smoothed"): "`smoothing` as 0",
+    ("cross_entropy", "not ignored"): "`np.where(kept, loss[:, 0], 0.0)` as `loss[:, 0]`",
+    ("shared_heads_attention", "window"): "`window` as 5",
+    ("shared_heads_attention", "heads"): "np.tile(k, H // G",
+    ("gated_delta_rule", "no delta"): "`v[n] - keys[n] @ state` as `v[n]`",
+    ("top_k_gating", "one more"): "`k` as 3",
+    ("int8_product", "zero point"): "`w` with 128 added",
+    ("gelu_layer", "no cube"): "`0.044715` as `0.0`",
+    ("masked_mean", "inverted"): "`seen` inverted",
+}
+
+
+@pytest.mark.parametrize(("operation", "wrong"), CAUSES)
+def test_the_cause_is_told_in_the_words_of_the_line(operation: str, wrong: str) -> None:
+    implementation = implementations(operation, wrong)[0]
+    failing, passing = failing_and_passing(implementation)
+    assert CAUSES[operation, wrong] in str(diagnose(implementation, failing, passing=passing))

@@ -1,0 +1,128 @@
+"""Twelve problems: right answers are right, wrong ones wrong, also those that 1e-2 lets pass."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnverify.backends.loader import Implementation, load
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.outside import ANSWERS
+from attnverify.diagnosis.diagnose import diagnose
+from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import Case, case_of
+from attnverify.judge.judging import is_right
+from attnverify.specified.registering import VARIABLE, register_file
+from tests.attnverify.specified.problems_in_own_words import EXAMPLES
+
+every = pytest.mark.parametrize("name", EXAMPLES)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "")
+    ANSWERS.clear()
+
+
+def registered(name: str) -> str:
+    Path(f"{name}.py").write_text(EXAMPLES[name].problem)
+    (operation,) = register_file(f"{name}.py")
+    return operation
+
+
+def answered(text: str) -> list[Implementation]:
+    """The answer, and its gradient."""
+    Path("answer.py").write_text(text)
+    backend = load(str(Path("answer.py").absolute()))
+    assert not backend.broken, backend.broken
+    return backend.implementations
+
+
+def cases(operation: str) -> Iterator[Case]:
+    for parts in CATALOGUE[operation].fixed():
+        yield case_of(Recipe(operation, **parts), "float32")
+
+
+@every
+def test_a_right_answer_is_right_and_so_is_its_gradient(name: str) -> None:
+    operation = registered(name)
+    for answer in answered(EXAMPLES[name].answer()):
+        own = answer.operation.name
+        assert [case.recipe for case in cases(own) if not is_right(answer, case)] == [], operation
+
+
+CAUSES = {
+    ("1_product_of_a_transposed", "seen"): "`a` negated",
+    ("1_product_of_a_transposed", "unseen"): "`a` rounded to bfloat16",
+    ("2_softmax_of_rows", "seen"): "the sum over axis 0 in place of 1",
+    ("2_softmax_of_rows", "unseen"): "the maximum not subtracted, so that exp overflows in float32",
+    ("3_norm_of_rows", "unseen"): "the term 1e-05 as 0.001 in `return self.norm(x)`",
+    ("4_root_of_mean_square", "seen"): "the sum over axis 0 in place of 1",
+    ("5_gelu", "seen"): "the factor 0.5 doubled",
+    ("5_gelu", "unseen"): "`F.gelu(x)` as `F.gelu(x, approximate='tanh')`",
+    ("6_pool", "seen"): "padding of 0 in place of -inf",
+    ("7_sum_from_the_end", "unseen"): "operands in float16",
+    ("8_huber", "seen"): "the factor 0.5 doubled in `return F.smooth_l1_loss(a, b)`",
+    ("9_linear_then_relu", "seen"): "`linear_bias` negated",
+    ("9_linear_then_relu", "unseen"): "`x` rounded to bfloat16",
+    ("10_linear_then_swish", "seen"): "`F.silu(self.linear(x)) * 2` as `F.silu(self.linear(x))`",
+    ("11_convolution_then_tanh", "seen"): "the max in place of the min",
+}
+"""What is told of a wrong answer; of the others it is not what they compute."""
+
+
+@every
+@pytest.mark.parametrize("kind", ["seen", "unseen"])
+def test_a_wrong_answer_is_wrong_and_its_cause_the_exchange_or_not_told(
+    name: str, kind: str
+) -> None:
+    operation, example = registered(name), EXAMPLES[name]
+    answer = answered(example.answer(*getattr(example, kind)))[0]
+    drawn = [case_of(recipe, "float32") for recipe in draw_recipes(operation, "any", 10, 0)]
+    every_case = [*cases(operation), *drawn]
+    failing = [case for case in every_case if not is_right(answer, case)]
+    passing = [case for case in every_case if case not in failing]
+    assert failing
+    told = str(diagnose(answer, failing, passing=passing))
+    assert CAUSES[name, kind] in told if (name, kind) in CAUSES else "equals" not in told
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_factors_of_a_product_are_rounded_to_the_format_that_is_told(dtype: torch.dtype) -> None:
+    operation: Any = CATALOGUE[registered("9_linear_then_relu")]
+    inputs = next(cases(operation.name)).inputs
+    told = f"both factors rounded to {str(dtype).removeprefix('torch.')} in `return F.relu"
+    (answer,) = (of for words, of, _ in operation.mutants() if words.startswith(told))
+    x, weight, bias = map(torch.tensor, inputs.values())
+    wanted = (x.to(dtype).double() @ weight.to(dtype).double().T + bias).relu()
+    np.testing.assert_allclose(answer(inputs), wanted, rtol=1e-9)
+
+
+@every
+def test_the_second_wrong_answer_passes_a_tolerance_of_a_hundredth(name: str) -> None:
+    """The rule of KernelBench, on its own sizes and inputs, five draws."""
+    example = EXAMPLES[name]
+    for seed in range(5):
+        law = run(example.problem, example.answer(), seed)
+        assert torch.allclose(run(example.problem, "", seed), law, 1e-4, 1e-4)
+        unseen = run(example.problem, example.answer(*example.unseen), seed)
+        assert torch.allclose(unseen, law, 1e-2, 1e-2)
+        seen = run(example.problem, example.answer(*example.seen), seed)
+        assert not torch.allclose(seen, law, 1e-2, 1e-2)
+
+
+def run(problem: str, answer: str, seed: int) -> torch.Tensor:
+    """Run the model, or an answer, on the problem's own inputs, with parameters of this seed."""
+    names: dict[str, Any] = {}
+    exec(problem + "\n" + answer, names)
+    torch.manual_seed(seed)
+    given = names["get_inputs"]()
+    model = names["ModelNew" if answer else "Model"](*names["get_init_inputs"]())
+    with torch.no_grad():
+        found: torch.Tensor = model(*given)
+    return found

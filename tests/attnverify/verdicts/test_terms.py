@@ -1,0 +1,150 @@
+"""
+What a file may mean by today's options and results: found out where it does not say so, right where
+it does, and wrong where what it says is not true.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.attnverify.verdicts.test_found_out import judge_file
+
+ATTENTION = """
+import torch
+from attnverify import torch_impl
+{declared}
+
+def grouped_attention(query, key, value, mask=None, soft_cap=None, sink=None, scale=None,
+                      causal=False, window=None, lengths=None):
+    if window is not None and {with_itself}:
+        window = (None if window[0] is None else max(window[0] - 1, 0), window[1])
+    options = dict(causal=causal, window=window, lengths=lengths)
+    given = dict(mask=mask, soft_cap=soft_cap, scale=scale)
+    if {behind}:
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    output, lse = torch_impl.grouped_attention(query, key, value, sink=sink, **given, **options)
+    {change}
+    return (output.transpose(1, 2) if {behind} else output), lse
+"""
+"""An attention that is right but for what it means by its options and results."""
+
+WITHOUT_SINK = (
+    "lse = torch_impl.grouped_attention(query, key, value, **given, **options)[1]",
+    'LSE = "without sink"',
+)
+BASE = "lse = lse / 0.6931471805599453", "LSE_BASE = 2"
+EMPTY = "lse = lse.masked_fill(lse == -torch.inf, {})"
+MEANT: dict[str, tuple[str, str]] = {
+    "base 2": BASE,
+    "plus infinity": (EMPTY.format("torch.inf"), 'EMPTY_LSE = float("inf")'),
+    "a finite number": (EMPTY.format("-5e4"), "EMPTY_LSE = -50000.0"),
+    "without the sink": WITHOUT_SINK,
+    "positions first": ("lse = lse.transpose(1, 2)", 'LSE_LAYOUT = "BNH"'),
+}
+"""What changes an lse, with the line that says so."""
+
+
+def attention(change: str = "pass", declared: str = "", window: bool = False, behind: bool = False):  # type: ignore[no-untyped-def]
+    return ATTENTION.format(change=change, declared=declared, with_itself=window, behind=behind)
+
+
+def told(folder: Path, text: str, aspect: str = "values") -> list[str]:
+    """The lines that a failing file is told to add."""
+    result = judge_file(folder, text, "float32", aspect)
+    assert result.verdict == "failed"
+    notes = [note for finding in result.findings for note in finding.notes]
+    return [line for note in notes for line in re.findall(r"[A-Z_]+ = [^;]*", note)]
+
+
+def passes(folder: Path, text: str, aspect: str = "values") -> bool:
+    result = judge_file(folder, text, "float32", aspect)
+    return (result.verdict, result.cases >= 20) == ("passed", True)
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+@pytest.mark.parametrize("meant", MEANT)
+def test_what_is_meant_by_an_lse_is_found_out_and_holds_when_said(
+    meant: str, aspect: str, tmp_path: Path
+) -> None:
+    change, line = MEANT[meant]
+    if (meant, aspect) not in UNSEEN:
+        assert told(tmp_path, attention(change), aspect) == [line]
+    assert passes(tmp_path, attention(change, line), aspect)
+
+
+UNSEEN = {("plus infinity", "gradients"), ("a finite number", "gradients")}
+"""A constant has no gradient."""
+
+
+@pytest.mark.parametrize("line", [line for _, line in MEANT.values()])
+def test_what_is_said_of_an_lse_and_is_not_true_is_wrong(line: str, tmp_path: Path) -> None:
+    assert judge_file(tmp_path, attention("pass", line), "float32").verdict == "failed"
+
+
+def test_a_window_that_counts_the_own_key_is_found_out(tmp_path: Path) -> None:
+    line = 'WINDOW = "with itself"'
+    assert told(tmp_path, attention(window=True)) == [line]
+    assert passes(tmp_path, attention(declared=line, window=True))
+    assert judge_file(tmp_path, attention(declared=line), "float32").verdict == "failed"
+
+
+def test_several_are_found_out_at_once(tmp_path: Path) -> None:
+    lines = ['LAYOUT = "BNHD"', "LSE_BASE = 2", 'WINDOW = "with itself"']
+    assert told(tmp_path, attention(BASE[0], window=True, behind=True)) == lines
+    assert passes(tmp_path, attention(BASE[0], "\n".join(lines), window=True, behind=True))
+
+
+def test_a_wrong_attention_is_told_nothing(tmp_path: Path) -> None:
+    assert told(tmp_path, attention("lse = lse * 1.5")) == []
+
+
+MERGE = """
+import torch
+from attnverify import torch_impl
+{declared}
+
+def merge_attention(outputs, lses):
+    output, lse = torch_impl.merge_attention(outputs, lses * 0.6931471805599453)
+    return output, lse / 0.6931471805599453
+"""
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+def test_parts_of_base_two_are_merged_as_such(aspect: str, tmp_path: Path) -> None:
+    assert told(tmp_path, MERGE.format(declared=""), aspect) == ["LSE_BASE = 2"]
+    assert passes(tmp_path, MERGE.format(declared="LSE_BASE = 2"), aspect)
+
+
+ALONE = """
+from torch.nn.functional import scaled_dot_product_attention
+{declared}
+
+def grouped_attention(query, key, value, attn_mask=None, scale=None):
+    return scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, enable_gqa=True)
+"""
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
+    aspect: str, tmp_path: Path
+) -> None:
+    line = 'FEATURES = {"lse": False}'
+    assert passes(tmp_path, ALONE.format(declared=line), aspect)
+    assert judge_file(tmp_path, ALONE.format(declared=""), "float32", aspect).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("LSE_BASE = 10", "LSE_BASE: wanted 2, got 10"),
+        ('EMPTY_LSE = "none"', "EMPTY_LSE: wanted a finite number"),
+        ('WINDOW = "both"', "WINDOW: wanted 'with itself'"),
+    ],
+)
+def test_what_nobody_means_is_refused(line: str, words: str, tmp_path: Path) -> None:
+    from attnverify.backends.loader import load
+
+    file = tmp_path / "mine.py"
+    file.write_text(attention(declared=line))
+    assert words in str(load(str(file)).broken)

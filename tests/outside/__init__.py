@@ -1,0 +1,1 @@
+"""Operations from outside of the catalogue: specifications, kernels, legal evaluations."""

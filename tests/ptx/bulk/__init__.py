@@ -1,0 +1,1 @@
+"""Barriers in memory, tensor maps and copies in bulk."""

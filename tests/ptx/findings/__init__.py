@@ -1,0 +1,1 @@
+"""What the machine sees a kernel do wrong, and what it counts."""

@@ -1,0 +1,1 @@
+"""What each instruction of PTX does, held to a statement of its own."""

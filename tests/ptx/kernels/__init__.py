@@ -1,0 +1,1 @@
+"""Whole kernels on the machine: ours, planted faults in them, those of others."""

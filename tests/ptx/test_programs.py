@@ -1,0 +1,94 @@
+"""Programs and suites of tests that were written for a GPU run unchanged; findings fail them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnverify import ptx
+from attnverify.ptx.launchers.nvrtc import compile_source
+from attnverify.ptx.launchers.programs import Progress, logged
+from tests.ptx.small import kernel
+
+SUITE = Path(__file__).parent / "for_cuda" / "suite.py"
+PROGRAM = """
+import sys, torch, triton, triton.language as tl
+
+@triton.jit
+def double(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < n) * 2, at < n + LEFT)
+
+x = torch.ones(100, device="cuda")
+double[(2,)](x, 100, BLOCK=64)
+print(sys.argv[1], x.sum().item(), __name__)
+"""
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "attnverify.ptx", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_suite_written_for_cuda_runs_unchanged(tmp_path: Path) -> None:
+    shutil.copy(SUITE, tmp_path / "test_kernels.py")
+    done = run("pytest", "test_kernels.py", "-q", "-p", "no:cacheprovider", folder=tmp_path)
+    assert done.returncode == 1 and "1 failed, 19 passed" in done.stdout, done.stdout
+    assert ">       wrong_kernel[(2,)](x, out, 100, BLOCK=64)" in done.stdout
+    assert "Finding: out of bounds: 4 bytes at 400 of x, which has 400 bytes" in done.stdout
+    assert "PTX machine: 13 launches of 7 kernels ran" in done.stdout
+    assert "PTX machine: 1 stopped: out of bounds in wrong_kernel" in done.stdout
+
+
+@pytest.mark.parametrize(("left", "status"), [("0", 0), ("1", 1)])
+def test_a_program_runs_as_python_runs_it(tmp_path: Path, left: str, status: int) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("LEFT", left))
+    done = run("run", "program.py", "word", folder=tmp_path)
+    assert done.returncode == status, done.stderr
+    if status:
+        last = done.stderr.rstrip().splitlines()
+        assert "Finding: out of bounds: 4 bytes at 400 of x" in done.stderr
+        assert 'program.py", line 10' in done.stderr and "attnverify/ptx" not in done.stderr
+        assert last[-1] == "PTX machine: 1 stopped: out of bounds in double"
+    else:
+        assert done.stdout == "word 200.0 __main__\n"
+        assert "PTX machine: 1 launches of 1 kernels ran" in done.stderr
+
+
+HEADERS = {
+    "the library of C++": "#include <cuda/atomic>\n#include <cuda/std/type_traits>",
+    "headers of the host": "#include <cassert>\n#include <stdio.h>\n#include <stdint.h>\n"
+    "#include <cmath>\n#include <cuda_runtime.h>",
+    "cooperative groups": "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>",
+}
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+def test_headers_of_packages_are_found(headers: str) -> None:
+    x = np.zeros(1, np.int32)
+    source = headers + '\nextern "C" __global__ void k(int *x) { x[0] = 7; }'
+    compile_source(source, ("-std=c++17",))["k"].launch(1, 1, [x])
+    assert x[0] == 7
+
+
+def test_an_assertion_that_does_not_hold_is_a_finding() -> None:
+    source = '#include <cassert>\nextern "C" __global__ void k(int *x) { assert(x[0] == 7); }'
+    kernel = compile_source(source)["k"]
+    kernel.launch(1, 1, [np.full(1, 7, np.int32)])
+    with pytest.raises(ptx.Finding, match=r"trap.*kernel\.cu:2"):
+        kernel.launch(1, 1, [np.zeros(1, np.int32)])
+
+
+def test_a_long_launch_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A clock that goes on by four seconds whenever it is looked at."""
+    clock = iter(range(0, 999, 4))
+    progress = Progress(clock=lambda: float(next(clock)))
+    with logged():
+        kernel(".reg .b32 %r; mov.u32 %r, 1;").launch(8, 1024, [], lanes=1024, tell=progress)
+    assert capsys.readouterr().err.splitlines() == [
+        f"PTX machine: k: {ended} of 8 blocks in {4 * ended} s, about {4 * (8 - ended)} s to go"
+        for ended in (3, 6)
+    ]
