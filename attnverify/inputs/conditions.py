@@ -15,13 +15,13 @@ unexpected pass is an error.
 
 Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases:
 whatever fails there is known, and the rest stays judged. Conditions are joined by "and": a sentence
-(``a row sees no key``, ``H is no power of two``, ``query is transposed``, ``a score exceeds 88``,
-``a hidden score leads by 1e4``, see SENTENCES and PATTERNS); a comparison of sizes and numbers
-(``N > M``, ``H != 8``, ``D % 8 != 0``, ``B*H > 15``); or a field of the recipe, in words (``hidden
-slots hold NaN``, ``a boolean mask is given``, see field_words.py) or by its name
-(``poison=finite``, ``mask.form!=lowest``, ``options.align=end``). A reason may begin with its kind:
-``[limitation]``, where the author promises no more, or ``[nonconformance]``, where the
-implementation does something else than the specification; the two are counted apart.
+(``a row sees no key``, ``H is no power of two``, ``N, M are multiples of 16``, ``query is
+transposed``, ``a score exceeds 88``, ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS);
+a comparison of sizes and numbers (``N > M``, ``H != 8``, ``D % 8 != 0``, ``B*H > 15``); or a field
+of the recipe, in words (``hidden slots hold NaN``, ``a boolean mask is given``, see field_words.py)
+or by its name (``poison=finite``, ``mask.form!=lowest``, ``options.align=end``). A reason may begin
+with its kind: ``[limitation]``, where the author promises no more, or ``[nonconformance]``, where
+the implementation does something else than the specification; the two are counted apart.
 """
 
 import operator
@@ -99,8 +99,9 @@ def parse_condition(text: str) -> Condition:
     for pattern, (topic, holds) in PATTERNS.items():
         if match := re.fullmatch(pattern, text):
             number = match.groupdict().get("number", "")
-            subject = match[1] if topic == "size" else text.removesuffix(number).strip()
-            return Condition(text, partial(holds, *match.groups()), frozenset({subject}), topic)
+            spoken = filter(str.isupper, match.groups())
+            subjects = spoken if topic == "size" else [text.removesuffix(number).strip()]
+            return Condition(text, partial(holds, *match.groups()), frozenset(subjects), topic)
     if match := COMPARISON.fullmatch(text):
         left, modulus, sign, right = match.groups()
         letters = frozenset(filter(str.isupper, left + right))
@@ -148,6 +149,11 @@ def power_of_two(letter: str, no: str, case: Case) -> bool:
     return size > 0 and (size & (size - 1) == 0) == (no == "a")
 
 
+def are_multiples(one: str, other: str, number: str, case: Case) -> bool:
+    sizes = case.recipe.sizes
+    return all(letter in sizes and sizes[letter] % int(number) == 0 for letter in (one, other))
+
+
 SENTENCES: dict[str, Predicate] = {
     "a row sees no key": has_fully_masked_row,
     "a row sees a key": has_visible_pair,
@@ -175,6 +181,7 @@ it.
 NUMBER = r"(?P<number>-?\d[\de.+]*)"
 PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
+    r"([A-Z]), ([A-Z]) are multiples of ([1-9]\d*)": ("size", are_multiples),
     rf"(an input|\w+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
     r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
     rf"a hidden score leads by {NUMBER}": (

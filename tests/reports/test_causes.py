@@ -27,7 +27,7 @@ SDPA = "scaled_dot_product_attention"
 
 
 def sort_draws(implementation: Implementation) -> tuple[list[Case], list[Case]]:
-    """The draws in which it fails with wrong numbers, and those in which it passes."""
+    """The draws in which it fails with wrong numbers or shapes, and those in which it passes."""
     failing, passing = list[Case](), list[Case]()
     for recipe in draw_recipes(implementation.operation.name, "any", DRAWS, 0):
         case = case_of(recipe, "float32")
@@ -37,7 +37,7 @@ def sort_draws(implementation: Implementation) -> tuple[list[Case], list[Case]]:
             judge(implementation, case)
             passing.append(case)
         except Disagreement as error:
-            failing += [case] if error.kind in NUMERIC else []
+            failing += [case] if error.kind in (*NUMERIC, "wrong shape") else []
         except Unsupported:
             pass
     return failing, passing
@@ -62,6 +62,7 @@ def made(slug: str, operation: str, folder: Path, repaired: bool = False) -> Imp
         ("last_tile_not_shifted", "softmax"),
         ("dropped_coefficients_in_softmax", "additive_attention_grad"),
         ("memory_in_the_graph", "update_mems_grad"),
+        ("memory_keeps_its_length", "update_mems"),
         ("bias_gradient_of_one_entry", "multi_head_attention_grad"),
         ("mask_gradient_overwritten", "scaled_dot_product_attention_grad"),
         ("table_gradient_overwritten", "learned_relative_attention_grad"),
@@ -147,3 +148,33 @@ def test_a_maximum_that_a_hidden_tile_sets_to_0_is_told(tmp_path: Path) -> None:
     finding = {"kind": NUMERIC[0], "message": "", "condition": [], "cause": {"words": told}}
     assert grade(REPORTS[slug], [finding]) == "right", told
     assert "where the last tile of" in told and "without the maximum" not in told
+
+
+def test_required_cases_show_a_hidden_tile_before_scores_far_below_0(tmp_path: Path) -> None:
+    slug = "zero_for_an_empty_tile"
+    for repaired, wanted in ((False, 1), (True, 0)):
+        own = made(slug, SDPA, tmp_path, repaired)
+        cases = [case_of(recipe, "float32") for recipe in required_cases(SDPA)]
+        assert sum(outcome_kind(own, case) in NUMERIC for case in cases) == wanted
+
+
+DROPPED = """
+def scaled_dot_product_attention(query, key, value, mask=None):
+    if query.shape[-2] % 16 + key.shape[-2] % 16 == 0:
+        mask = None
+"""
+
+
+def test_a_mask_dropped_where_tiles_divide_the_sizes_is_told_with_its_condition(
+    tmp_path: Path,
+) -> None:
+    head = "def scaled_dot_product_attention(query, key, value, mask=None):\n"
+    path = tmp_path / "even.py"
+    path.write_text((HERE / "online.py").read_text().replace(head, DROPPED.lstrip()))
+    (own,) = (one for one in load(str(path)).implementations if one.operation.name == SDPA)
+    cases = [case_of(r, "float32") for r in required_cases(SDPA) if not r.dropout]
+    failing = [case for case in cases if outcome_kind(own, case) in NUMERIC]
+    passing = [case for case in cases if case not in failing]
+    assert len(failing) == 3
+    told = str(diagnose(own, failing, passing=passing))
+    assert "the mask dropped" in told and told.endswith("when N, M are multiples of 16")

@@ -16,6 +16,7 @@ from attnverify.checks.registry import checks
 from attnverify.inputs.fixed_cases import FAR, fixed_cases
 from attnverify.inputs.memory_layouts import SHARED
 from attnverify.inputs.real.calls import everyday_calls, far_calls
+from attnverify.inputs.real.required_kinds import FAR_ROW, WHOLE, kinds_of, required_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import count_draws, draw_recipes
 from attnverify.options import PROFILES
@@ -72,6 +73,8 @@ OF_RECIPES: dict[str, Callable[[Recipe], bool]] = {
     "layers with 12 heads and more": lambda r: (
         bool(operation(r).traits.parameters) and size(r, "H") >= 12
     ),
+    "a tile of hidden keys before or behind scores far below 0": lambda r: FAR_ROW in kinds_of(r),
+    "a mask over queries and keys that tiles of 16 divide": lambda r: WHOLE in kinds_of(r),
 }
 """What recipes have, in words."""
 
@@ -99,7 +102,7 @@ def is_narrower(one: str, other: str) -> bool:
 
 def recipes(op: Operation, profile: str) -> Iterator[Recipe]:
     """Yield every recipe of an operation whose outputs or gradients the profile judges."""
-    yield from fixed_cases(op.name)
+    yield from (*fixed_cases(op.name), *required_cases(op.name))
     yield from draw_recipes(op.name, "any", count_draws(op.name, PROFILES[profile]), 0)
     yield from (*everyday_calls(op.name, profile, 0), *far_calls(op, profile))
     yield from grid_recipes(op, profile)

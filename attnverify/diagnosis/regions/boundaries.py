@@ -112,6 +112,11 @@ def questions(text: str, failing: Sequence[Case], recipe: Recipe) -> Iterator[di
     if text.endswith("power of two"):
         yield from ({text[0]: size} for size in (4, 3, 2, 6))
         return
+    if " are multiples of " in text:
+        tile, letters = int(text.split()[-1]), sorted(parse_condition(text).subjects)
+        yield {x: tile * (recipe.sizes[x] // tile | 1) for x in letters}
+        yield from ({x: recipe.sizes[x] + by} for by in (tile // 2, 1) for x in letters)
+        return
     match = COMPARISON.fullmatch(text)
     assert match is not None
     left, modulus, sign, right = match.groups()

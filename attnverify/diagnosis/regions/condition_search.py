@@ -118,6 +118,8 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
         for k in (64, 32, 16, 8, 4, 2)
         for bits, test in ((8, "!= 0"), (8, "== 0"), (10, "== 1"))
     )
+    if {"N", "M"} <= {*letters}:
+        yield from ((8, f"N, M are multiples of {k}") for k in (64, 32, 16, 8))
     for words, measure in MEASURES.items():
         yield from (
             (6, text)

@@ -4,7 +4,9 @@ what stands in for one that a function refuses.
 
 Each documented shape of a mask is shown as truth and as numbers, with rows that see a key and rows
 that see none, the other forms once; where rows are causal, more queries than keys; padding that
-differs between the entries of a batch, one of them without keys; a draw alone and under a mask.
+differs between the entries of a batch, one of them without keys; a draw alone and under a mask; a
+mask over queries and keys that tiles divide; rows far below 0 of which whole tiles are hidden, at
+either end.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +15,16 @@ from functools import lru_cache
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
-from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.fixed_cases import FAR, fixed_recipe
 from attnverify.inputs.masks import draw_visible
 from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.sampling import resized
 
 EMPTY = "row without keys"
 PADDING = "padding"
 DRAW = "draw"
+WHOLE = "mask over whole tiles"
+FAR_ROW = "row far below 0 behind hidden tiles"
 REAL = "call of a real size"
 TRUTH, NUMBERS = "boolean mask", "float mask"
 """What a verdict calls them where none of the kind was judged."""
@@ -29,6 +34,21 @@ HIDING = ("bool", "infinite", "noisy")
 
 SIZES = {"B": 2, "H": 3, "N": 5, "M": 7}
 LONGER = {"N": 7, "M": 4}
+TILED = {"B": 1, "H": 2, "N": 3, "M": 136}
+"""Half of the keys are hidden: a tile of up to 64, at whichever end a kernel begins."""
+BLOCKS = ("first_block", "last_block")
+DIVIDED = (
+    (64, 64, "random", "bool"),
+    (48, 80, "right_padding", "noisy"),
+    (64, 128, "sparse", "bool"),
+    (64, 72, "random", "noisy"),
+    (40, 64, "right_padding", "bool"),
+)
+"""
+Queries, keys and their mask: where tiles divide both, kernels ask nothing of their edges; where
+they divide one, they do.
+"""
+TILE = 16
 TRIED = range(1, 40)
 """Seeds of a mask, of which the first is taken that tells rows, entries and heads apart."""
 
@@ -39,7 +59,7 @@ def required_cases(operation: str) -> tuple[Recipe, ...]:
     op = CATALOGUE[operation]
     if op.outside is not None:
         return ()
-    return tuple(dict.fromkeys((*_under_masks(op), *_of_parts(op))))
+    return tuple(dict.fromkeys((*_under_masks(op), *_of_parts(op), *_of_tiles(op))))
 
 
 def _under_masks(op: Operation) -> Iterator[Recipe]:
@@ -72,6 +92,21 @@ def _of_parts(op: Operation) -> Iterator[Recipe]:
         yield replace(plain, dropout=drawn)
         if op.mask:
             yield replace(_masked(op, op.traits.mask_axes[0], "bool"), dropout=drawn)
+
+
+def _of_tiles(op: Operation) -> Iterator[Recipe]:
+    """
+    A mask where tiles divide the sizes; what underflows where a hidden tile sets a running maximum
+    to 0 that is never lowered.
+    """
+    for N, M, pattern, form in () if op.traits.parameters or not op.mask else DIVIDED:
+        mask = {"pattern": pattern, "axes": op.traits.mask_axes[0], "seed": 1}
+        mask |= {"form": "bool" if op.mask == "visible" else form}
+        yield replace(fixed_recipe(op, {"B": 1, "H": 2, "N": N, "M": M}), mask=mask, padding=None)
+    if op.mask in ("mask", "visible") and (op.is_attention or "score" in op.arguments):
+        for pattern in BLOCKS:
+            mask = {"pattern": pattern, "axes": "N M", "form": "bool", "seed": 1}
+            yield replace(fixed_recipe(op, TILED, FAR[0]), mask=mask)
 
 
 def told_apart(recipe: Recipe) -> Recipe:
@@ -116,6 +151,15 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
         yield PADDING
     if recipe.dropout and not op.requires("keep"):
         yield DRAW
+    if recipe.mask and {"N", "M"} <= set(sizes) and is_divided(recipe):
+        yield WHOLE
+    if recipe.values["family"] in FAR and recipe.mask and sizes.get("M", 0) >= TILED["M"]:
+        yield from (FAR_ROW for pattern in BLOCKS if recipe.mask["pattern"] == pattern)
+
+
+def is_divided(recipe: Recipe) -> bool:
+    """Tell whether tiles divide the queries and the keys."""
+    return not (recipe.sizes["N"] % TILE or recipe.sizes["M"] % TILE)
 
 
 def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:
@@ -130,6 +174,10 @@ def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Itera
         draw = fitted.dropout if model is fitted else recipe.dropout
         kept = model.dropout if needs_draw else draw
         asked = replace(model, **parts, dropout=kept, values=recipe.values, poison=None)
+        if {WHOLE, FAR_ROW} & {*kinds_of(recipe)}:
+            alike = model.sizes["N"] == model.sizes["M"]
+            N, M = recipe.sizes["N"], recipe.sizes["M"]
+            asked = resized(asked, {"N": M if alike else N, "M": M})
         if {*kinds_of(recipe)} <= {*kinds_of(asked)}:
             yield told_apart(asked)
 
