@@ -1,6 +1,6 @@
 """
 Mistakes with the parameters of a layer: one read in place of another, a weight read [in out] where
-it is [out in], one that is never read.
+it is [out in], one that is never read or a bias that is added twice.
 
 Which parameters a layer has is read off a few draws: those of a feed-forward are in some alone.
 """
@@ -44,8 +44,11 @@ def parameter_mistakes(
         yield "u and v exchanged", with_parameters(lambda own: own | {"u": own["v"], "v": own["u"]})
     for name, shape in shapes.items():
         if len(shape) == 1:
-            words = f"{name} never read" if name.endswith(".weight") else f"{name} left out"
-            yield words, with_parameters(partial(left_out, name))
+            is_gain = name.endswith(".weight")
+            words = f"{name} never read" if is_gain else f"{name} left out"
+            yield words, with_parameters(partial(times, name, 0))
+            if not is_gain:
+                yield f"{name} added twice", with_parameters(partial(times, name, 2))
 
 
 @lru_cache
@@ -88,7 +91,7 @@ def transposed(names: Sequence[str], own: dict[str, Any]) -> dict[str, Any]:
     return own | weights
 
 
-def left_out(name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """A gain of 1, or a bias of 0."""
-    fill = 1.0 if name.endswith(".weight") else 0.0
-    return own | {name: np.full_like(own[name], fill)} if name in own else own
+def times(name: str, count: int, own: dict[str, Any]) -> dict[str, Any]:
+    """A bias so many times; a gain to the power of it: 1 where it is never read."""
+    change = np.power if name.endswith(".weight") else np.multiply
+    return own | {name: change(own[name], count)} if name in own else own

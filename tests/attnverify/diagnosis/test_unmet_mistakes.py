@@ -411,15 +411,7 @@ def grade(told: str, must: str, never: str) -> str:
     return "untrue" if re.search(never, told) else "right" if re.search(must, told) else "vague"
 
 
-NOT_TOLD = {"out_proj's bias twice"}
-"""Of it something is told, and not what it is."""
-PARAMETERS = [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name in NOT_TOLD else name
-    for name in UNMET
-]
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", UNMET)
 def test_the_mistake_is_told(name: str) -> None:
     operation, function, must, never = UNMET[name]
     told = "\n".join(cause.words for cause in causes_of(operation, function))
