@@ -21,7 +21,13 @@ from attnverify.backends.loader import load
 from tests.reports.grade import text_of
 
 HERE = Path(__file__).parent
-REPORTS: dict[str, dict[str, Any]] = json.loads((HERE / "expected.json").read_text())
+LATER = HERE / "later"
+REPORTS: dict[str, dict[str, Any]] = {
+    slug: entry | {"folder": folder}
+    for folder in (HERE, LATER)
+    for slug, entry in json.loads((folder / "expected.json").read_text()).items()
+}
+"""Those of ``later`` were written when the diagnosis had been changed for the first 60."""
 KINDS = {"cuda", "gradient", "kernel", "layer", "mask", "positions", "scale", "triton"}
 NO_CAUSE = (
     "the output is wrong",
@@ -64,8 +70,8 @@ def faults_of(entry: dict[str, Any]) -> list[str]:
 
 def test_every_report_has_a_file_and_every_file_a_report() -> None:
     tests = {"grade.py", "test_reports.py", "test_causes.py"}
-    there = {path.name for path in HERE.glob("*.py")} - tests
-    assert there == {entry["file"] for entry in REPORTS.values()}
+    there = {path.name for folder in (HERE, LATER) for path in folder.glob("*.py")} - tests
+    assert there == {entry["file"].removeprefix("../") for entry in REPORTS.values()}
 
 
 @pytest.mark.parametrize("slug", REPORTS)
@@ -96,8 +102,8 @@ def test_a_report_that_lacks_something_is_noticed(changed: dict[str, Any], compl
 def test_the_repaired_file_differs_and_both_can_be_imported(slug: str, tmp_path: Path) -> None:
     entry, path, texts = REPORTS[slug], tmp_path / "given.py", set()
     for repaired in (True, False):
-        texts.add(text_of(slug, entry, repaired))
-        path.write_text(text_of(slug, entry, repaired))
+        texts.add(text_of(slug, entry, repaired, entry["folder"]))
+        path.write_text(text_of(slug, entry, repaired, entry["folder"]))
         backend = load(str(path))
         assert backend.broken is None
         asked = entry["run"][entry["run"].index("--op") + 1]
