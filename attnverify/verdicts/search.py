@@ -17,7 +17,10 @@ from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.real.required_kinds import (
+    NUMBERS,
+    OF_MASKS,
     REAL,
+    TRUTH,
     is_roomy,
     kinds_of,
     stand_ins,
@@ -285,6 +288,7 @@ class Search:
                 seen |= {*kinds_of(recipe)}
             else:
                 unseen |= dict.fromkeys(kinds_of(recipe), self.refused[recipe])
+        seen |= {*OF_MASKS} if not {TRUTH, NUMBERS} & seen else set()
         self.tally += Tally(unseen={kind: why for kind, why in unseen.items() if kind not in seen})
 
     def takes_one_of(self, recipes: Iterator[Recipe]) -> bool:

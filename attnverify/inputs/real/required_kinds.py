@@ -25,6 +25,8 @@ PADDING = "padding"
 DRAW = "draw"
 WHOLE = "mask over whole tiles"
 FAR_ROW = "row far below 0 behind hidden tiles"
+OF_MASKS = WHOLE, FAR_ROW
+"""What goes without saying where no mask was judged."""
 REAL = "call of a real size"
 TRUTH, NUMBERS = "boolean mask", "float mask"
 """What a verdict calls them where none of the kind was judged."""

@@ -134,8 +134,6 @@ def test_what_no_case_could_show_is_told_and_the_promised_count_is_reached(tmp_p
     assert result.unseen == {
         "row without keys": "one shape alone",
         "boolean mask": "takes no visible",
-        "mask over whole tiles": "takes no visible",
-        "row far below 0 behind hidden tiles": "takes no visible",
     }
     lines = describe_unseen([result.as_dict()])
     assert lines[0] == "mine: no row without keys was judged of alibi_attention: one shape alone"
