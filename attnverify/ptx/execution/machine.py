@@ -39,9 +39,9 @@ __all__ = ["NEVER", "Machine", "Setup"]
 WARP = 32
 NEVER = 1 << 62
 
-PATIENCE, LONG_PATIENCE = 16, 4096
-"""So many turns of a loop before others have theirs: of one that looks at what others may change,
-and of any."""
+IDLE, PATIENCE, LONG_PATIENCE = 4, 16, 4096
+"""So many turns of a loop before others have theirs: of one that looks at what others may change
+and changes nothing of it, as a closed lock has it, of any that looks there, and of any."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ class Machine:
         self.resting = np.zeros(self.lanes, bool)
         self.tired = False
         self.polls = 0
+        self.count_turns()
         self.watches: Watched | None = None
         self.copies = Copies(self.lanes)
         self.groups = Groups(kernel.asynchronous_registers, self.lanes // WARP)
@@ -326,11 +327,14 @@ class Machine:
             here = ready & (self.at == first)
             others = self.at[ready & ~here]
             self.here = None if np.count_nonzero(here) == self.lanes else here
+            if not others.size:
+                self.count_turns()
             self.go(first, int(others.min()) if others.size else NEVER)
 
     def wake(self) -> bool:
         """Those that rest have their turn again when others have had theirs."""
         self.resting[:], self.tired = False, False
+        self.count_turns()
         return False
 
     def fingerprint(self) -> str:
@@ -350,7 +354,6 @@ class Machine:
     def go(self, index: int, meeting: int) -> None:
         """The threads that are here, until they part, wait, end, rest, or meet the next ones."""
         steps, self.mask, last = self.kernel.steps, self.here, self.kernel.last
-        turns, polls = 0, self.polls
         while index < meeting:
             if index > last:
                 self.end()
@@ -368,12 +371,23 @@ class Machine:
                     return
                 if then < index:
                     self.watch_time()
-                    turns += 1
-                    if turns >= (PATIENCE if self.polls - polls >= turns else LONG_PATIENCE):
+                    self.turns += 1
+                    if self.turns >= self.patience():
                         self.rest(then)
                         return
                 index = then
         self.stand(index)
+
+    def count_turns(self) -> None:
+        """Nobody stands behind those who go on: what turns others have to wait for begins now."""
+        self.turns, self.since = 0, (self.polls, self.memory.changes.count)
+
+    def patience(self) -> int:
+        """So many turns of loops before others have theirs."""
+        polls, changes = self.since
+        if self.polls - polls < self.turns:
+            return LONG_PATIENCE
+        return PATIENCE if self.memory.changes.count > changes else IDLE
 
     def rest(self, index: int) -> None:
         """The threads that are here go on at an instruction when others have had their turn."""

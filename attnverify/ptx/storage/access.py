@@ -316,17 +316,31 @@ def in_turns(
     function: Callable[..., Array],
     order: Ordering | None = None,
 ) -> Array:
-    """Lanes that hit one place take turns, in a drawn order."""
+    """
+    Lanes that hit one place take turns, in a drawn order; once a turn has changed nothing, all that
+    are left, if none of them would, have theirs at once: those who find a lock closed.
+    """
     before = np.empty(operands[0].shape, memory.dtype)
     left = m.draw.random.permutation(len(first))
     columns = np.arange(operands[0].shape[-1])
+
+    def updated_by(now: Array) -> tuple[Array, Array]:
+        places = first[now][:, None] + columns
+        before[now] = memory[places]
+        after = function(before[now], *(operand[now] for operand in operands))
+        return places, after
+
     while left.size:
         _, turn = np.unique(first[left], return_index=True)
         now = left[turn]
-        places = first[now][:, None] + columns
-        before[now] = memory[places]
-        memory[places] = function(before[now], *(operand[now] for operand in operands))
-        if order is not None:
-            order(now, (memory[places] != before[now]).any(1))
+        places, after = updated_by(now)
+        wrote = (after != before[now]).any(1)
+        memory[places] = after
         left = np.delete(left, turn)
+        if order is not None:
+            order(now, wrote)
+        if left.size and not wrote.any() and (updated_by(left)[1] == before[left]).all():
+            if order is not None:
+                order(left, np.zeros(left.size, bool))
+            return before
     return before

@@ -162,13 +162,21 @@ class Order:
     def together(self, before: Array, mine: Array) -> Array:
         """Numbers that stand for both of two actors each."""
         pairs, back = np.unique(np.stack([before, mine], 1), axis=0, return_inverse=True)
-        made = [self.number_of(self.members(int(o)) | self.members(int(m))) for o, m in pairs]
+        made = [self.number_of(pair) for pair in pairs.tolist()]
         return np.array(made, np.int64)[back.reshape(-1)]
 
     def members(self, actor: int) -> frozenset[int]:
         return self.sets[actor - SEVERAL] if actor >= SEVERAL else frozenset([actor])
 
-    def number_of(self, members: frozenset[int]) -> int:
+    def number_of(self, actors: Iterable[int]) -> int:
+        """
+        A number that stands for all of these, of each warp for the latest: who comes behind that
+        comes behind those before.
+        """
+        every = sorted(frozenset().union(*map(self.members, actors)))
+        warps = (self.block_of[np.array(every) // ACTORS] * ACTORS).tolist()
+        of_warp = {block + each % ACTORS: each for block, each in zip(warps, every, strict=True)}
+        members = frozenset(of_warp.values())
         if len(members) == 1:
             return next(iter(members))
         if members not in self.numbers:
@@ -176,14 +184,16 @@ class Order:
             self.sets.append(members)
         return self.numbers[members]
 
-    def joined_at(self, places: Array, actors: Array) -> Array:
-        """Several actors touched each of these places at once: numbers that stand for all."""
+    def joined_at(self, places: Array, before: Array, mine: Array) -> Array:
+        """
+        Several actors touched each of these places at once, where others had: numbers that stand
+        for all.
+        """
         order = np.argsort(places, kind="stable")
         starts = np.flatnonzero(np.diff(places[order], prepend=places[order][0] - 1))
         found = np.empty(len(places), np.int64)
         for part in np.split(order, starts[1:]):
-            members = (self.members(int(actor)) for actor in np.unique(actors[part]))
-            found[part] = self.number_of(frozenset().union(*members))
+            found[part] = self.number_of({*before[part].tolist(), *mine[part].tolist()})
         return found
 
     # what orders

@@ -54,7 +54,7 @@ class Ordered(Protocol):
 
     def together(self, before: Array, mine: Array) -> Array: ...
 
-    def joined_at(self, places: Array, actors: Array) -> Array: ...
+    def joined_at(self, places: Array, before: Array, mine: Array) -> Array: ...
 
 
 MOST = 1 << 20
@@ -154,34 +154,30 @@ class Shadow:
         before = stamps[places] >> SHIFT
         others = (before >= actors.since[:, None]) & (before != actors.who[:, None])
         who = np.broadcast_to(actors.who[:, None], others.shape)
+        if others.any() and self.order is not None:
+            others = self.order.unordered(before, actors, others)
+        stamps[places] = who << SHIFT | index
+        left = stamps[places] >> SHIFT != who
+        if left.any():  # different actors at one place: the last of them has overwritten the others
+            met = np.isin(places, places[left])
+            stamps[places[met]] = self.of_all(places, actors, before, others, met) << SHIFT | index
+            others = others & ~met
         if others.any():
-            who = self.with_others(before, actors, others, who)
-        mine = (who << SHIFT) | index
-        stamps[places] = mine
-        left = stamps[places] != mine
-        if (
-            left.any()
-        ):  # lanes of different actors at one place: the last of them has overwritten the others
-            self.mark_several(stamps, places, actors, mine, left)
+            stamps[places[others]] = self.of_both(actors, before, others) << SHIFT | index
 
-    def with_others(self, before: Array, actors: Actors, others: Array, who: Array) -> Array:
-        """Numbers that stand for the lanes', and for those who touched a place in the same time."""
+    def of_both(self, actors: Actors, before: Array, others: Array) -> Array:
+        """Numbers that stand for the lanes, and for who touched a place in the same time."""
+        lanes, _ = np.nonzero(others)
         if self.order is None:
-            return np.where(others, actors.several[:, None], who)
-        others = self.order.unordered(before, actors, others)
-        found = who.copy()
-        if others.any():
-            found[others] = self.order.together(before[others], who[others])
-        return found
+            return actors.several[lanes]
+        return self.order.together(before[others], actors.who[lanes])
 
-    def mark_several(
-        self, stamps: Array, places: Array, actors: Actors, mine: Array, left: Array
-    ) -> None:
-        index = mine & ((1 << int(SHIFT)) - 1)
+    def of_all(
+        self, places: Array, actors: Actors, before: Array, others: Array, met: Array
+    ) -> Array:
+        """Numbers that stand for all lanes that meet at a place, and for who touched it before."""
+        lanes, _ = np.nonzero(met)
         if self.order is None:
-            lanes, _ = np.nonzero(left)
-            stamps[places[left]] = (actors.several[lanes] << SHIFT) | index[left]
-            return
-        met = np.isin(places, places[left])
-        whose = self.order.joined_at(places[met], mine[met] >> SHIFT)
-        stamps[places[met]] = (whose << SHIFT) | index[met]
+            return actors.several[lanes]
+        who = actors.who[lanes]
+        return self.order.joined_at(places[met], np.where(others[met], before[met], who), who)
