@@ -307,7 +307,6 @@ PARTLY: tuple[str, ...] = (
     "{%r,%r}, {%r,%r,%r,%r};",
     "cvt.rn.bf16x2.e4m3x2 %r, %h;",
     "ld.shared::cluster.b32 %r, [%r];",
-    "min.xorsign.abs.f32 %f, %f, %f;",
     "prmt.b32.f4e %r, %r, %r, %r;",
     "fma.rn.f32x2 %d, %d, %d, %d;",
     "mov.u32 %r, %smid;",

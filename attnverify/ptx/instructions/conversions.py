@@ -249,10 +249,14 @@ def exactly(x: Array) -> Array:
 
 
 def float_to_float(form: Form, modes: Conversion, to: Kind, of: Kind) -> Callable[[Array], Array]:
-    """Wider, narrower with a rounding, or to a whole number of the same type."""
-    narrower = to.size < of.size or {to.name, of.name} == {"f16", "bf16"}
+    """
+    Wider, narrower with a rounding, or to a whole number of the same type. Between the two halves a
+    rounding may be left out, and is to the nearest then: ptxas 12.8 makes one instruction of both.
+    """
+    between = {to.name, of.name} == {"f16", "bf16"}
+    narrower = to.size < of.size or between
     if narrower == (modes.rounding in ("", "rna")) and not (
-        to.name == of.name and not modes.rounding
+        (to.name == of.name or between) and not modes.rounding
     ):
         raise form.refuse("wanted a rounding where digits are lost, and there alone")
     if modes.integral and to.name != of.name:

@@ -180,15 +180,21 @@ def half_arithmetic(name: str, x: list[Array], kind: str) -> Array:
 
 
 def extreme(form: Form, kind: Kind) -> Step:
-    """The other operand where one is NaN, or with .NaN a NaN; +0 is larger than -0."""
-    ftz, nan = form.flag("ftz"), form.flag("NaN")
-    if form.flag("xorsign") or form.flag("abs"):
-        raise form.refuse(".xorsign.abs")
+    """
+    The other operand where one is NaN, or with .NaN a NaN; +0 is larger than -0. With .xorsign.abs
+    that of the absolute values, negative where one of the two is.
+    """
+    ftz, nan, absolute = form.flag("ftz"), form.flag("NaN"), form.flag("xorsign")
+    if absolute != form.flag("abs") or (absolute and kind.name == "f64"):
+        raise form.refuse(".xorsign and .abs go together, and not with f64")
     least = form.name == "min"
 
     def function(x: Array, y: Array) -> Array:
         if ftz:
             x, y = flush(x), flush(y)
+        if absolute:
+            found = extreme_of(np.abs(x), np.abs(y), least, nan)
+            return np.where(np.signbit(x) ^ np.signbit(y), -found, found)
         return extreme_of(x, y, least, nan)
 
     if kind.name in ("f32", "f64"):

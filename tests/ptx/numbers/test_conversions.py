@@ -108,6 +108,13 @@ def test_narrower_formats_are_rounded_to_once(case: tuple[str, str], mode: str) 
         assert same(int(d), wanted, to), (hex(a), hex(int(d)), hex(wanted))
 
 
+@pytest.mark.parametrize(("to", "of"), [("bf16", "f16"), ("f16", "bf16")])
+def test_between_halves_a_rounding_that_is_left_out_is_to_the_nearest(to: str, of: str) -> None:
+    x = floats(of) + ties(to, of)
+    plain, nearest = (apply(f"cvt{how}.{to}.{of} %d, %a;", to, (of, x)) for how in ("", ".rn"))
+    assert plain.tolist() == nearest.tolist()
+
+
 def ties(to: str, of: str) -> list[int]:
     """Numbers in the middle of two of the narrower format, and next to it."""
     digits, found = scalar.FORMATS[to][0], []

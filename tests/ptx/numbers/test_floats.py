@@ -170,6 +170,21 @@ def test_extremes_with_nan_pass_it_on(kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "kind"), list(product(["min", "max"], ["f32", "f16", "bf16"])))
+def test_extremes_of_absolute_values_have_the_signs_product(name: str, kind: str) -> None:
+    top = {"f32": 1 << 31}.get(kind, 1 << 15)
+
+    def model(a: int, b: int) -> int:
+        return scalar.extreme(a & ~top, b & ~top, kind, name == "min") | ((a ^ b) & top)
+
+    check(
+        f"{name}.xorsign.abs.{kind} %d, %a, %b;",
+        kind,
+        list(product(corners(kind), repeat=2)),
+        model,
+    )
+
+
 def test_extremes_with_ftz_compare_zeros() -> None:
     given = list(product(SINGLE, repeat=2))
     check(
@@ -444,7 +459,8 @@ def test_properties_of_numbers(name: str) -> None:
         "add.f32.f32 %d, %a, %a;",
         "mul.hi.f32 %d, %a, %a;",
         "min.rn.f32 %d, %a, %a;",
-        "max.xorsign.abs.f32 %d, %a, %a;",
+        "max.xorsign.f32 %d, %a, %a;",
+        "max.abs.f32 %d, %a, %a;",
         "div.f32 %d, %a, %a;",
         "setp.lo.f32 %d, %a, %a;",
         "fma.f32 %d, %a, %a;",

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from attnverify import ptx
 from tests.ptx.numbers.scalar import clamped, wrapped
 from tests.ptx.small import apply, corners, numbers_of
 
@@ -76,6 +77,30 @@ def test_a_negative_extreme_becomes_zero_with_relu(
     name: str, find: Callable[[int, int], int]
 ) -> None:
     check(f"{name}.relu.s32", "s32", lambda a, b: max(find(a, b), 0))
+
+
+@pytest.mark.parametrize("kind", ["u16", "s16"])
+@pytest.mark.parametrize(
+    ("name", "model"), [("add", lambda a, b: a + b), ("min", min), ("max", max), ("relu", max)]
+)
+def test_halves_of_a_word_are_added_and_compared_apart(
+    name: str, model: Callable[..., int], kind: str
+) -> None:
+    if name == "relu" and kind == "u16":
+        with pytest.raises(ptx.NotUnderstood, match="wanted a type among"):
+            apply("max.relu.u16x2 %d, %a, %b;", "b32", ("b32", [0]), ("b32", [0]))
+        return
+    x, y = pairs(kind)
+    packed = [[low | high << 16 for low, high in zip(z, z[::-1], strict=True)] for z in (x, y)]
+    spelled = "max.relu" if name == "relu" else name
+    found = apply(f"{spelled}.{kind}x2 %d, %a, %b;", "b32", *(("b32", each) for each in packed))
+    least = 0 if name == "relu" else -(1 << 17)
+    wanted = [
+        max(model(wrapped(a, kind), wrapped(b, kind)), least) % (1 << 16)
+        for a, b in zip(x, y, strict=True)
+    ]
+    halves = [(int(bits) & 0xFFFF, int(bits) >> 16) for bits in found]
+    assert halves == list(zip(wanted, wanted[::-1], strict=True))
 
 
 @pytest.mark.parametrize("kind", WHOLE)

@@ -15,6 +15,7 @@ __all__: list[str] = []
 Function = Callable[..., Array]
 
 WHOLE = [f"{letter}{bits}" for letter in "us" for bits in (16, 32, 64)]
+PAIRS = ("u16x2", "s16x2")
 
 
 def by_type(whole: Callable[[Form], Step]) -> Callable[[Form], Step]:
@@ -35,6 +36,8 @@ def by_type(whole: Callable[[Form], Step]) -> Callable[[Form], Step]:
 def add(form: Form) -> Step:
     """``add.sat.s32`` stays within 32 bits; all others wrap around."""
     form.expect(3)
+    if form.name == "add" and form.of.modifiers[0] in PAIRS:
+        return in_pairs(form, np.add)
     saturated = form.flag("sat")
     kind = form.kind(*(["s32"] if saturated else WHOLE))
     function: Callable[[Array, Array], Array] = np.add if form.name == "add" else np.subtract
@@ -43,6 +46,20 @@ def add(form: Form) -> Step:
         saturating(function) if saturated else function,
         [form.read(1, kind), form.read(2, kind)],
     )
+
+
+def in_pairs(form: Form, function: Function) -> Step:
+    """Both halves of 32 bits, each for itself."""
+    part = KINDS[form.choice(*PAIRS).removesuffix("x2")].dtype
+
+    def halves(x: Array) -> Array:
+        return np.ascontiguousarray(x).view(part).reshape(-1, 2)
+
+    def both(x: Array, y: Array) -> Array:
+        found = np.ascontiguousarray(function(halves(x), halves(y)))
+        return found.view(np.uint32).reshape(-1)
+
+    return form.result("b32", both, [form.read(1, "b32"), form.read(2, "b32")])
 
 
 def saturating(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -133,15 +150,18 @@ def remainder(x: Array, y: Array) -> Array:
 @instruction("min", "max")
 @by_type
 def extreme(form: Form) -> Step:
-    """With .relu, of s32 alone, a negative result becomes 0."""
+    """With .relu, of s32 and s16x2 alone, a negative result becomes 0."""
     form.expect(3)
     relu = form.flag("relu")
+    plain = np.minimum if form.name == "min" else np.maximum
+
+    def find(x: Array, y: Array) -> Array:
+        return np.maximum(plain(x, y), x.dtype.type(0)) if relu else plain(x, y)
+
+    if form.modifiers[0] in (PAIRS[1:] if relu else PAIRS):
+        return in_pairs(form, find)
     kind = form.kind("s32") if relu else form.kind(*WHOLE)
-    find = np.minimum if form.name == "min" else np.maximum
-    sources = [form.read(1, kind), form.read(2, kind)]
-    if relu:
-        return form.result(kind, lambda x, y: np.maximum(find(x, y), kind.dtype.type(0)), sources)
-    return form.result(kind, find, sources)
+    return form.result(kind, find, [form.read(1, kind), form.read(2, kind)])
 
 
 @instruction("neg", "abs")
