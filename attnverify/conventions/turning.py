@@ -50,12 +50,10 @@ def from_the_first(x: Options) -> ndarray:
 
 def of_all_channels(**x: Any) -> Any:
     """Frequencies of which those behind the pairs are 0, over pairs of all channels."""
-    D = x["x"].shape[-1]
-    if D % 2:
-        return rotary_embedding(**x)
-    f = np.zeros(D // 2)
+    half = x["x"].shape[-1] // 2
+    f = np.zeros(half)
     f[: pairs(x)] = frequencies(x)
-    return rotary_embedding(**x | {"rotary_dim": D, "frequencies": f})
+    return rotary_embedding(**x | {"rotary_dim": 2 * half, "frequencies": f})
 
 
 def last_channels(**x: Any) -> Any:

@@ -21,7 +21,11 @@ from attnverify.judge.judging import judge
 from tests.reports.grade import grade, text_of
 
 HERE = Path(__file__).parent
-REPORTS = json.loads((HERE / "expected.json").read_text())
+REPORTS = {
+    slug: entry | {"folder": folder}
+    for folder in (HERE, HERE / "later")
+    for slug, entry in json.loads((folder / "expected.json").read_text()).items()
+}
 DRAWS = 60
 SDPA = "scaled_dot_product_attention"
 
@@ -46,7 +50,7 @@ def sort_draws(implementation: Implementation) -> tuple[list[Case], list[Case]]:
 def made(slug: str, operation: str, folder: Path, repaired: bool = False) -> Implementation:
     """The implementation of an operation in a report's file, wrong or repaired."""
     path = folder / f"{slug}.py"
-    path.write_text(text_of(slug, REPORTS[slug], repaired))
+    path.write_text(text_of(slug, REPORTS[slug], repaired, REPORTS[slug]["folder"]))
     (found,) = (one for one in load(str(path)).implementations if one.operation.name == operation)
     return found
 
@@ -78,6 +82,9 @@ def made(slug: str, operation: str, folder: Path, repaired: bool = False) -> Imp
         ("shift_drops_the_tail", "rel_shift"),
         ("idle_lanes_count_as_zero", "scaled_dot_product_attention"),
         ("empty_tile_gives_nan", "scaled_dot_product_attention"),
+        ("softmax_over_heads_too", "multi_head_attention"),
+        ("widths_of_the_head_for_both", "rotary_embedding"),
+        ("gradient_of_the_logarithm", "softmax_grad"),
     ],
 )
 def test_the_cause_is_told(slug: str, operation: str, tmp_path: Path) -> None:

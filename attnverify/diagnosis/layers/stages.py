@@ -14,7 +14,7 @@ from numpy import ndarray
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.mistakes.sentinels import NUMBERS
-from attnverify.diagnosis.mistakes.stages import over_axis
+from attnverify.diagnosis.mistakes.stages import OTHER_AXES, over_axes
 from attnverify.diagnosis.mistakes.tiles import tile_softmaxes
 from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, layers
@@ -189,8 +189,8 @@ STAGES: dict[str, dict[str, Any]] = {
 
 def softmaxes() -> Iterator[tuple[str, Callable[[ndarray, ndarray], ndarray]]]:
     """Other softmaxes: over another axis, in tiles, with another maximum."""
-    for words, axis in (("queries", -2), ("heads", -3)):
-        yield f"a softmax over the {words}", partial(over_axis, axis)
+    for words, axes in OTHER_AXES.items():
+        yield f"a softmax over the {words}", partial(over_axes, axes)
     yield from (
         (words, lambda score, visible, w=weigh: w(np.where(visible, score, -np.inf)))
         for words, weigh in tile_softmaxes()
@@ -235,6 +235,10 @@ NORMS: dict[str, Callable[..., ndarray]] = {
     ),
     "a norm with an unbiased variance, which divides by F - 1": norm_of(
         divided(lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300) + eps))
+    ),
+    "a norm without its eps": norm_of(divided(lambda v, eps, F: np.sqrt(v))),
+    "a norm whose eps is added to the number of columns, not to the variance": norm_of(
+        divided(lambda v, eps, F: np.sqrt(v * F / (F + eps)))
     ),
     "a norm with the eps beside the root": norm_of(divided(lambda v, eps, F: np.sqrt(v) + eps)),
     "a norm with an unbiased deviation, F - 1 for F, and the eps beside the root": norm_of(

@@ -53,6 +53,7 @@ def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
         yield "a memory that is not detached: gradients flow into it", through_memory
     if operation.name == "softmax_grad":
         yield "the softmax's gradient by its diagonal alone, p (1 - p)", by_diagonal
+        yield "the gradient of the softmax's logarithm, d - p sum(d)", of_logarithm
 
 
 def of_one_entry(x: ndarray, axis: int, place: int) -> ndarray:
@@ -136,6 +137,15 @@ def by_diagonal(operation: Operation, inputs: Inputs) -> Any:
     first = [own[0] if isinstance(own, tuple) else own for own in columns]
     found = np.stack([own[..., j] for j, own in enumerate(first)], axis=-1)
     return (found, *columns[0][1:]) if isinstance(columns[0], tuple) else found
+
+
+def of_logarithm(operation: Operation, inputs: Inputs) -> Any:
+    """Return the gradient of log p, of a weight of 0 too."""
+    d, found = inputs["d_output"], operation.reference(**inputs)
+    given = {name: value for name, value in inputs.items() if name != "d_output"}
+    p = operation.forward.reference(**given)
+    own = d - p * d.sum(axis=-1, keepdims=True)
+    return (own, *found[1:]) if isinstance(found, tuple) else own
 
 
 # of stages, and of what lies in memory

@@ -80,12 +80,18 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
     return replace(s, weigh=weigh)
 
 
-def over_axis(axis: int, score: ndarray, visible: ndarray) -> ndarray:
-    """A softmax over another axis than the keys."""
-    if score.ndim < -axis:
+OTHER_AXES = {"queries": (-2,), "heads": (-3,), "heads and keys together": (-3, -1)}
+
+
+def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarray:
+    """A softmax over other axes than the keys alone."""
+    if score.ndim < -min(axes):
         return attention.weigh(score, visible)
-    moved = (np.moveaxis(x, axis, -1) for x in (score, visible))
-    return np.moveaxis(attention.weigh(*moved), -1, axis)
+    last = range(-len(axes), 0)
+    moved = [np.moveaxis(np.broadcast_to(x, score.shape), axes, last) for x in (score, visible)]
+    shape = moved[0].shape
+    flat = (x.reshape(*shape[: -len(axes)], -1) for x in moved)
+    return np.moveaxis(attention.weigh(*flat).reshape(shape), last, axes)
 
 
 def zeros_taken_for_hidden(s: StagedAttention) -> StagedAttention:
@@ -421,8 +427,8 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      float_mask(lambda s: replace(s, empty=np.nan))),
     (ANY, "scores of 0 taken for hidden", zeros_taken_for_hidden),
     *(
-        (ANY, f"a softmax over the {words}", partial(replace, weigh=partial(over_axis, axis)))
-        for words, axis in (("queries", -2), ("heads", -3))
+        (ANY, f"a softmax over the {words}", partial(replace, weigh=partial(over_axes, axes)))
+        for words, axes in OTHER_AXES.items()
     ),
     *(
         row
