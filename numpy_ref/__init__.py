@@ -49,6 +49,7 @@ from .layers import (
 from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
 from .packed import packed_attention, packed_attention_grad
+from .quantized import dequantize
 from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
@@ -80,6 +81,7 @@ __all__ = [
     "alibi_multi_head_attention",
     "alibi_multi_head_attention_grad",
     "causal_mask",
+    "dequantize",
     "dropout",
     "dropout_grad",
     "get_alibi_biases",

@@ -3,7 +3,8 @@ The specification: what every attention operation is, in NumPy that reads like t
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
-:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`rotary`.
+:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`quantized`,
+:mod:`rotary`.
 
 Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
 test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I C G R
@@ -46,6 +47,7 @@ from .layers import (
 from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
 from .packed import packed_attention, packed_attention_grad
+from .quantized import dequantize
 from .relative import (
     learned_relative_attention,
     learned_relative_attention_grad,
@@ -76,6 +78,7 @@ __all__ = [
     "alibi_multi_head_attention",
     "alibi_multi_head_attention_grad",
     "causal_mask",
+    "dequantize",
     "dropout",
     "dropout_grad",
     "get_alibi_biases",

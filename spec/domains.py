@@ -33,7 +33,7 @@ class Integers:
     """
     An array of integers from ``least`` to ``most``, which are numbers or sizes ("M", "-N"), drawn
     with both ends more often than the rest; beyond them ``refuses`` "below", "above", or neither.
-    Where it is ``rising``, no number is smaller than the one before it.
+    Where it is ``rising``, no number is smaller than the one before it; they have this ``dtype``.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Integers:
         most: int | str,
         refuses: tuple[str, ...] = (),
         rising: bool = False,
+        dtype: str = "int64",
     ) -> None:
         self.least, self.most, self.refuses, self.rising = least, most, refuses, rising
+        self.dtype = dtype
 
 
 Align = Annotated[str, Choices("end", "start"), Refused("middle", None)]

@@ -29,14 +29,14 @@ from attnverify.bounds.gradients import relative as relative_gradients
 from attnverify.bounds.gradients import scores as score_gradients
 from attnverify.bounds.gradients import transformer_xl as transformer_xl_gradients
 from attnverify.bounds.softmax_rows import added
-from attnverify.bounds.today import grouped, rotary
+from attnverify.bounds.today import grouped, quantized, rotary
 from attnverify.catalogue.traits import TRAITS
 from attnverify.precision import REFERENCE, Precision
 
 _MODULES = (
     *(scores, attention, relative, alibi, layers, transformer_xl),
     *(score_gradients, attention_gradients, relative_gradients, layer_gradients),
-    *(transformer_xl_gradients, grouped, rotary),
+    *(transformer_xl_gradients, grouped, quantized, rotary),
 )
 
 BOUNDS: dict[str, Callable[..., Any]] = {

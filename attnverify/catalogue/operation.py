@@ -48,7 +48,6 @@ _MASK_SIZES = {
     "mem": "BSF",
     "mems": "BSFL",
     "hids": "BNFL",
-    "query_starts": "B",
 }
 """The sizes of what an annotation does not spell out."""
 
@@ -121,10 +120,16 @@ class Operation:
         }
 
     @cached_property
+    def integer_axes(self) -> dict[str, str]:
+        """The axes of each argument that is one array of integers."""
+        return {name: d.axes[0] for name, d in self.domains.items() if len(d.axes) == 1}
+
+    @cached_property
     def sizes(self) -> frozenset[str]:
         """The letters of its arrays, parameters, masks, lists and counts."""
         patterns = PATTERN.findall(self.traits.parameters)
-        text = " ".join((*self.axes.values(), *(axes for _, _, axes in patterns)))
+        arrays = (self.axes | self.integer_axes).values()
+        text = " ".join((*arrays, *(axes for _, _, axes in patterns)))
         named = ARGUMENT_SIZES | _MASK_SIZES
         return frozenset(
             re.findall("[A-Z]", text + "".join(named.get(name, "") for name in self.arguments))

@@ -22,6 +22,7 @@ CHAPTERS = (
     "layers",
     "grouped",
     "packed",
+    "quantized",
     "rotary",
 )
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -181,6 +182,10 @@ TRAITS: dict[str, Traits] = {
         wide=("d_lse",),
         wide_outputs=(1,),
         skipped=_GROUPED,
+    ),
+    "dequantize": Traits(
+        ("normal", "spread", "lattice", "ties", "one_signed", "small", "large", "huge_values"),
+        skipped=_TABLE | _SHORT,
     ),
     "rotary_embedding": Traits(
         (

@@ -110,7 +110,7 @@ def invalid_options(domain: Domain, sizes: dict[str, int]) -> Iterator[tuple[str
         yield str(value), value
     if domain.integers is None:
         return
-    right = [np.zeros(shape_of(axes, sizes), np.int64) for axes in domain.axes]
+    right = [np.zeros(shape_of(axes, sizes), domain.integers.dtype) for axes in domain.axes]
     changes: dict[str, Callable[[ndarray], ndarray]] = {
         "of floats": lambda x: x + 0.5,
         "too long": lambda x: np.concatenate([x, x]),

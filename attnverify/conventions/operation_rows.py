@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.conventions.caches.quantizing import QUANTIZING, QUANTIZING_ANSWERS
 from attnverify.conventions.grouping import (
     GROUPING,
     GROUPING_ANSWERS,
@@ -135,6 +136,7 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "grouped_attention": GROUPING,
     "merge_attention": MERGING,
     "packed_attention": PACKING,
+    "dequantize": QUANTIZING,
     "rotary_embedding": TURNING,
     "merge_masks": (
         ("mask polarity", "True = may attend", "an attn_mask of which True means may attend",
@@ -216,6 +218,7 @@ OPERATION_SPEC_ANSWERS = {
     "grouped_attention": GROUPING_ANSWERS,
     "merge_attention": MERGING_ANSWERS,
     "packed_attention": PACKING_ANSWERS,
+    "dequantize": QUANTIZING_ANSWERS,
     "rotary_embedding": TURNING_ANSWERS,
     "merge_masks": {
         "mask polarity": "True = hidden",

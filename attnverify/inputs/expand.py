@@ -303,14 +303,15 @@ def draw_integers(domain: Domain, recipe: Recipe, seed: int) -> Any:
         part = 2 ** int(rng.integers(int(high - low).bit_length() - 1))
         low, high = -(-low // part), high // part
     for axes in domain.axes:
-        shape = shape_of(axes, recipe.sizes)
+        shape = shape_of(axes, recipe.sizes, recipe.options.get("lead", ()))
         drawn = rng.integers(low, high + 1, shape)
         drawn = np.where(rng.random(shape) < 0.3, rng.choice([low, high], shape), drawn)
         if is_wide and seed % 3 == 0:
             drawn = drawn[..., :1] * (seed % 2) + np.arange(shape[-1])
         if domain.integers.rising:
             drawn = rising(drawn, low, high, seed)
-        made.append(np.sort(drawn, axis=-1) if len(shape) > 1 and seed % 2 else drawn)
+        drawn = np.sort(drawn, axis=-1) if len(shape) > 1 and seed % 2 else drawn
+        made.append(drawn.astype(domain.integers.dtype))
     return made[0] if len(made) == 1 else tuple(made)
 
 

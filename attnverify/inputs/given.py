@@ -259,7 +259,7 @@ def sizes_of(operation: Operation, inputs: Inputs) -> dict[str, int]:
     disagree.
     """
     sizes: dict[str, int] = {}
-    for name, axes in operation.axes.items():
+    for name, axes in (operation.axes | operation.integer_axes).items():
         array = inputs.get(name)
         letters = axes.split()
         if not isinstance(array, ndarray):

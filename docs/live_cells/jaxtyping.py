@@ -11,4 +11,4 @@ class Annotation:
     __ror__ = __or__
 
 
-Bool = Float = Int = Annotation()
+Bool = Float = Int = Int8 = Annotation()

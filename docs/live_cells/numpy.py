@@ -20,6 +20,7 @@ from strided import broadcast_to as broadcast_to
 from strided import common_shape, dtype_of, places, widest
 from strided import float64 as float64
 from strided import inexact as inexact
+from strided import int8 as int8
 from strided import int64 as int64
 from strided import integer as integer
 from strided import ndarray as ndarray

@@ -33,9 +33,10 @@ class dtype:
 
 
 bool_ = dtype("bool", "b", bool)
+int8 = dtype("int8", "i", lambda x: int(x))  # Python's int is int64
 int64 = dtype("int64", "i", int)
 float64 = dtype("float64", "f", float)
-KINDS = (bool_, int64, float64)
+KINDS = (bool_, int8, int64, float64)
 """From the narrowest to the widest."""
 
 

@@ -47,6 +47,7 @@ def from_json(x):
     if "mapping" in x:
         return {{name: from_json(part) for name, part in x["mapping"].items()}}
     kind = {{"b": bool, "i": int, "f": float}}[x["kind"]]
+    kind = np.int8 if x["dtype"] == "int8" else kind
     return np.array(x["data"], kind).reshape(tuple(x["shape"]))
 
 def answer(chapter, operation, arguments):
@@ -65,7 +66,8 @@ print(json.dumps([answer(*call) for call in json.load(sys.stdin)]))
 def packed(x: Any) -> Any:
     """Inputs and answers as JSON: arrays, mappings, lists, and plain numbers and words."""
     if isinstance(x, np.ndarray):
-        return {"shape": list(x.shape), "kind": x.dtype.kind, "data": x.ravel().tolist()}
+        kind = {"kind": x.dtype.kind, "dtype": x.dtype.name}
+        return {"shape": list(x.shape), "data": x.ravel().tolist()} | kind
     if isinstance(x, dict):
         return {"mapping": {name: packed(part) for name, part in x.items()}}
     return [packed(part) for part in x] if isinstance(x, (list, tuple)) else x

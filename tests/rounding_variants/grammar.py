@@ -125,6 +125,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "learned_relative_attention": (*PARTS, *ROWS),
     "sinusoidal_positions": ("frequency", "functions"),
     "merge_attention": ROWS,
+    "dequantize": ("multiply",),
     "rotary_embedding": ("frequency", "functions", "multiply"),
     "get_slopes": ("slopes", "functions"),
     "get_alibi_biases": ("slopes", "functions"),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify import spec
 from tests.rounding_variants.attention import level, softmax, weighted
 from tests.rounding_variants.machine import Machine, clean
 from tests.rounding_variants.scores import (
@@ -61,6 +62,13 @@ def dropout(at: Machine, weights: ndarray, keep: ndarray | None, p: float) -> nd
     return at.out(kept / rest if at.order.dropout == "divided" else kept * at.constant(1 / rest))
 
 
+def dequantize(at: Machine, stored: ndarray, scale: ndarray, stored_as: str) -> ndarray:
+    """Eight bits times a scale, which `acc` keeps or the store rounds at once."""
+    number = spec.dequantize(stored, np.ones(scale.shape), stored_as)
+    y = at.read(number) * at.read(scale)[..., None]
+    return at.out(at.acc(y) if at.order.multiply == "rounded" else y)
+
+
 def positions(at: Machine, M: int, F: int) -> ndarray:
     """The sinusoids."""
     steps, base = np.arange(0, F, 2).astype(at.work), at.work(10000)
@@ -88,6 +96,7 @@ OPERATIONS: dict[str, Any] = {
     "learned_relative_score": lambda at, **inputs: at.out(learned_scores(at, **inputs)),
     "softmax": softmax_operation,
     "dropout": dropout,
+    "dequantize": dequantize,
     "sinusoidal_positions": positions,
     "get_slopes": lambda at, n_heads: at.out(slopes(at, n_heads)),
     "get_alibi_biases": lambda at, n_heads, visible: at.out(

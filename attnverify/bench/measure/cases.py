@@ -217,6 +217,12 @@ CPU = (
         {"B": 1, "H": 8, "N": 1024, "D": 64, "R": 32},
         options={"pairing": "halves", "base": 10000.0, "positions": {"seed": 1}},
     ),
+    Case(
+        "a cache of 8 bits N=1024",
+        "dequantize",
+        {"N": 1024, "D": 64},
+        options={"lead": (8,), "stored_as": "float8_e4m3fn", "stored": {"seed": 1}},
+    ),
     Case("softmax N=1024", "softmax", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("dropout N=1024", "dropout", {"N": 1024, "M": 1024}, options={"lead": (8,)}),
     Case("positions 1792", "sinusoidal_positions", {"M": 1792, "F": 1024}),

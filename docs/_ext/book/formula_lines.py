@@ -50,6 +50,7 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["packed_attention_grad: found ="],
         ["packed_attention_grad: d_sink += np.where"],
     ],
+    "dequantize": [["dequantize: y[place] ="], ["number: return sign"]],
     "rotary_embedding": [
         ["rotary_embedding: y[b, :, i, a] =", "rotary_embedding: y[b, :, i, c] ="],
         ["rotary_embedding: angle ="],

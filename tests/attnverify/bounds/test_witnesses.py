@@ -34,6 +34,9 @@ CLOSE = 0.9
 BY_HAND = [name for name in BOUNDS if name not in today.BOUNDS]
 """Those that are derived: tests/attnverify/derived/test_todays_bounds.py."""
 
+ROUNDED_ALIKE = [("dequantize", "float64")]
+"""One product of float64, which the reference rounds as everyone else does: no error is found."""
+
 Told = dict[str, Any]
 _file = Path(rounding_variants.__file__).parent / "witnesses.json"
 WITNESSES: list[Told] = json.loads(_file.read_text())
@@ -57,7 +60,10 @@ def test_a_bound_is_as_tight_as_when_its_witness_was_found(told: Told) -> None:
     assert CLOSE * told["share"] <= share_now(told) <= 1
 
 
-@pytest.mark.parametrize("cell", [*product(BY_HAND, DTYPES)], ids="-".join)
+SEARCHED = [cell for cell in product(BY_HAND, DTYPES) if cell not in ROUNDED_ALIKE]
+
+
+@pytest.mark.parametrize("cell", SEARCHED, ids="-".join)
 def test_every_bound_is_used_to_a_twentieth_somewhere(cell: tuple[str, str]) -> None:
     shares = [told["share"] for told in WITNESSES if cell_of(told) == cell]
     assert max(shares or [found(*cell)]) >= 0.05

@@ -90,6 +90,11 @@ RIGHT: dict[str, dict[str, Any]] = {
         "sink": zeros(6),
         "scale": 0.5,
     },
+    "dequantize": {
+        "stored": np.zeros((2, 3, 5, 7), np.int8),
+        "scale": zeros(2, 3, 5),
+        "stored_as": "int8",
+    },
     "rotary_embedding": {
         "x": zeros(2, 3, 5, 7),
         "positions": counts(2, 5),

@@ -1,0 +1,1 @@
+"""Conventions of caches: what is stored, and what it means."""
