@@ -31,7 +31,8 @@ def run_all(waiting: Iterator[Machine]) -> Iterator[Machine]:
             else:
                 aside.append(machine)
                 while ended := [each for each in aside if each.run()]:
-                    aside = at_work = [each for each in aside if each not in ended]
+                    aside = [each for each in aside if each not in ended]
+                    at_work = list(aside)
                     yield from ended
         while aside:
             ended = [each for each in aside if each.run()]

@@ -76,3 +76,12 @@ def test_turns_that_change_nothing_are_taken_at_once(monkeypatch):
     winner = int(ticket[0]) - 1
     assert got[winner] == 0
     assert (np.delete(got, winner) == winner + 1).all()
+
+
+def test_blocks_that_were_laid_aside_are_counted_once():
+    lock, total, told = np.zeros(1, np.int32), np.zeros(1, np.int32), []
+    compile_source(SOURCE)["add"].launch(
+        12, 64, [lock, total], lanes=128, tell=lambda name, ended, blocks: told.append(ended)
+    )
+    assert told[-1] == 12
+    assert len(told) == 6
