@@ -66,6 +66,19 @@ NUMBERS = {
 }
 """What the inputs of each family hold that is particular."""
 
+LAYOUT = {
+    "contiguous": "contiguous",
+    "transposed": "transposed",
+    "packed": "sliced from wider rows",
+    "offset": "offset",
+    "expanded": "expanded",
+    "reversed": "reversed",
+    "width_first": "stored width first",
+    "shared": "shared",
+    "mixed": "mixed",
+}
+"""How an array lies in memory."""
+
 POISON = {
     "nan": "NaN",
     "inf": "infinity",
@@ -109,7 +122,7 @@ FIELDS = {
     "mask.axes": Words("the axes of the mask are {}", "the axes of the mask are not {}"),
     "mask.pattern": Words("a mask hides {}", "no mask hides {}", HIDDEN),
     "padding.pattern": Words("padding hides {}", "no padding hides {}", HIDDEN),
-    "layout.kind": Words("the inputs are all {}", "the inputs are not all {}"),
+    "layout.kind": Words("the inputs are all {}", "the inputs are not all {}", LAYOUT),
     "values.family": Words("the inputs hold {}", "the inputs do not hold {}", NUMBERS),
     "dropout.p": Words("the dropout is {}", "the dropout is not {}"),
     "options.align": Words("align is {}", "align is not {}"),

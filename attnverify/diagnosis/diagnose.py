@@ -28,7 +28,7 @@ from attnverify.diagnosis.candidates import (
     where_they_differ,
 )
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.factors.fit import fit_factor
+from attnverify.diagnosis.factors.fit import fit_factor, nothing_but_zeros
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
 from attnverify.diagnosis.matching.by_output import explain_by_output
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
@@ -171,6 +171,8 @@ def explain(
     operation = implementation.operation
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
+    if among is None and operation.outside and (zeros := nothing_but_zeros(failing)):
+        return Cause(zeros.words, (zeros,))
     best = match_candidates(operation, failing, others, passed, among)
     if among is None and not best and (flushed := find_flushed(implementation, failing)):
         return Cause(flushed.words, (flushed,))  # tiny numbers may hide another mistake

@@ -34,7 +34,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from attnverify.catalogue.field_words import parse_sentence
+from attnverify.catalogue.field_words import LAYOUT, parse_sentence
 from attnverify.inputs.measures.scores import (
     Case,
     gradient_overflow,
@@ -125,9 +125,10 @@ def parse_field(text: str) -> tuple[str, ...] | None:
     return match.groups() if match else None
 
 
-def has_layout(name: str, kind: str, case: Case) -> bool:
+def has_layout(name: str, words: str, case: Case) -> bool:
     """Whether an argument (or any, "an input") lies so in memory."""
     inputs = case.inputs
+    kind = next(kind for kind, said in LAYOUT.items() if said == words)
     laid = dict(zip(inputs, layout_kinds(case.recipe, len(inputs)), strict=True))
     return kind in laid.values() if name == "an input" else laid.get(name) == kind
 
@@ -182,7 +183,7 @@ NUMBER = r"(?P<number>-?\d[\de.+]*)"
 PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
     r"([A-Z]), ([A-Z]) are multiples of ([1-9]\d*)": ("size", are_multiples),
-    rf"(an input|\w+) is ({'|'.join(LAYOUTS)})": ("layout", has_layout),
+    rf"(an input|\w+) is ({'|'.join(map(LAYOUT.__getitem__, LAYOUTS))})": ("layout", has_layout),
     r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
     rf"a hidden score leads by {NUMBER}": (
         "mask",

@@ -137,7 +137,9 @@ def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:
 
 
 def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | None:
-    """Return the shape of the scores."""
+    """Return the shape of the scores; None where there are none, or none that we know of."""
+    if operation.outside is not None:
+        return None
     if "score" in inputs:
         return tuple(inputs["score"].shape)
     query = inputs.get("query", inputs.get("x"))

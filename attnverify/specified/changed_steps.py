@@ -68,6 +68,15 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "negated": lambda x: -x,
 }
 """What a plain number may have been read as."""
+APPROXIMATIONS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "erf": {
+        "by tanh, as GELU with approximate='tanh' has it": lambda x: np.tanh(
+            2 / np.sqrt(np.pi) * (x + 2 * 0.044715 * x * x * x)
+        ),
+        "by a sigmoid, as GELU by sigmoid(1.702 x)": lambda x: np.tanh(1.702 / np.sqrt(2) * x),
+    }
+}
+"""What libraries compute in place of a function (Hendrycks and Gimpel, arXiv 1606.08415)."""
 TILES = (32, 64, 128)
 FILLS = (0.0, -np.inf, np.inf, 1.0, -1.0)
 HALVES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -124,13 +133,32 @@ def of_elementwise(name: str, *given: Any) -> Iterator[Told]:
             yield ALONE.format(f"{which} {noun}", result), partial(_operand, place=place)
     elif len(given) == 1:
         yield f"{name} left out", partial(_operand, place=0)
+        for how, other in APPROXIMATIONS.get(name, {}).items():
+            yield f"{name} approximated {how},", lambda _, x, other=other: other(x)
     if name == "subtract":
         yield from of_difference(*given)
+    if name == "multiply":
+        yield from of_scaled_choice(*given)
     yield from of_comparison(name, *given)
 
 
 def _operand(name: str, *given: Any, place: int) -> Any:
     return given[place] + 0.0 * given[1 - place] if len(given) == 2 else given[0]
+
+
+def of_scaled_choice(*given: Any) -> Iterator[Told]:
+    """One of what is chosen, of two, left unscaled."""
+    for place, x in enumerate(given):
+        scale = node_of(given[1 - place])
+        if node_of(x).kind == "select" and scale.is_number and scale.number != 1:
+            noun = f"the factor {scale.number:.4g}"
+            yield f"{noun} only where the condition holds", partial(_scaled, place=place, where=1)
+            yield f"{noun} only where it does not hold", partial(_scaled, place=place, where=0)
+
+
+def _scaled(_: str, *given: Any, place: int, where: int) -> Any:
+    chosen, product = given[place], given[place] * given[1 - place]
+    return np.where(node_of(chosen).condition == bool(where), product, chosen)
 
 
 def of_comparison(name: str, *given: Any) -> Iterator[Told]:

@@ -92,7 +92,7 @@ def _array(argument: Argument, recipe: Recipe, family: Any, rng: np.random.Gener
     if argument.choices:
         low, high = argument.choices
         return low + (high - low) * rng.random(shape)
-    return family(rng.standard_normal(shape), rng)
+    return np.asarray(family(np.asarray(rng.standard_normal(shape)), rng))
 
 
 def _integers(

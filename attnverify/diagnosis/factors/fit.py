@@ -107,6 +107,17 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     return Explanation(words, words)
 
 
+def nothing_but_zeros(wrong: Sequence[Observation]) -> Explanation | None:
+    """Say which outputs are zeros alone, where these are all that is wrong."""
+    names = output_names(max(wrong, key=lambda o: len(o.actual)))
+    off = [(n, output_of(o, n)) for o in wrong for n in range(len(o.actual))]
+    off = [(n, part) for n, part in off if part.distance(part.expected) > 1]
+    if not off or any(part.actual[0].any() for _, part in off):
+        return None
+    words = describe_zeros([names[n] for n in sorted({n for n, _ in off})])
+    return Explanation(words, words)
+
+
 def describe_zeros(names: Sequence[str]) -> str:
     """Outputs that are nothing but zeros: ``no gradient reaches query and key``."""
     prefix = say.GRADIENT_BY.format(name="")

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import combinations
 from math import floor, isfinite, log2, log10
 
-from attnverify.catalogue.field_words import say_field
+from attnverify.catalogue.field_words import LAYOUT, say_field
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import SENTENCES, field_of, parse_condition
 from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
@@ -101,7 +101,7 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
         for no in ("no", "a")
     )
     yield from fields(failing)
-    yield from ((5, f"{name} is {kind}") for kind in LAYOUTS for name in names)
+    yield from ((5, f"{name} is {LAYOUT[kind]}") for kind in LAYOUTS for name in names)
     yield from ((5, f"{name} is strided along its last axis") for name in names)
     for letter in letters:
         seen = [case.recipe.sizes.get(letter, 0) for case in passing]

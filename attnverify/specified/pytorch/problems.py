@@ -241,6 +241,7 @@ class Problem:
 
         def answer(*given: Any, **named: Any) -> Any:
             inputs = dict(zip([each.name for each in self.arguments], given, strict=False)) | named
+            inputs = {n: x if n in self.input_names else _as_made(x) for n, x in inputs.items()}
             kinds = [x.dtype for x in inputs.values() if getattr(x, "is_floating_point", bool)()]
             model = self.built(self.values_of(inputs), own).to(kinds[0])
             return self.call(model, inputs)
@@ -292,6 +293,12 @@ def nearest(lengths: Sequence[int], wanted: int) -> int:
 
 def _argument(name: str) -> str:
     return name.replace(".", "_")
+
+
+def _as_made(parameter: Any) -> Any:
+    """Lay a parameter out as a model makes it: contiguous, and at the beginning of its memory."""
+    is_so = parameter.is_contiguous() and parameter.storage_offset() == 0
+    return parameter if is_so else parameter.clone(memory_format=torch.contiguous_format)
 
 
 def _matched(own: dict[str, Any], given: dict[str, Any]) -> dict[str, str]:

@@ -79,7 +79,7 @@ def scaled_rows(A: Float[ndarray, "R C"], w_2: Float[ndarray, "C"]) -> Float[nda
 
 
 @pytest.mark.parametrize(
-    "words", ["A is packed", "w_2 is reversed", "A is strided along its last axis"]
+    "words", ["A is sliced from wider rows", "w_2 is reversed", "A is strided along its last axis"]
 )
 def test_a_condition_names_any_argument(words: str) -> None:
     """Names with digits and capitals were refused where a failure's condition was written."""

@@ -48,7 +48,9 @@ FOR_NVRTC = re.compile(r"-D|-?-(use_fast_math|ftz|fmad|prec-div|prec-sqrt)")
 """Of nvcc's options those that change what a kernel computes, which NVRTC has too."""
 ERROR = re.compile(r"\berror: ")
 MOST_ERRORS = 3
-FOR_HOST = ("build_directory", "extra_include_paths", "extra_ldflags")
+OF_CUDA = ("-lcudart", "-lcuda")
+"""Libraries that the machine stands in for."""
+FOR_HOST = ("build_directory", "extra_include_paths")
 HOST_FLAGS = ("-O0", "-w")
 RUN = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -191,6 +193,8 @@ def inline_on_machine(target: int = 90, **settings: Any) -> Iterator[None]:
         cuda = "\n".join(add_line_numbers(text, frame) for text in texts(cuda_sources))
         host = [f'#include "{STAND_IN}"', *map(host_side, texts(cpp_sources)), host_side(cuda)]
         given = {key: x for key, x in options.items() if key in FOR_HOST}
+        linked = options.get("extra_ldflags") or ()
+        given["extra_ldflags"] = [each for each in linked if each not in OF_CUDA]
         flags = [*options.get("extra_cflags", ()), *HOST_FLAGS]
         try:
             built = before(name, "\n".join(host), functions=functions, **given, extra_cflags=flags)
