@@ -9,6 +9,8 @@ from typing import Any, Protocol
 Inputs = dict[str, Any]
 Mutant = tuple[str, Callable[[Inputs], Any], int]
 """Its words, what it answers, and its rank among those that fit: 1 before 2."""
+Number = tuple[str, float, Callable[[float], Callable[[Inputs], Any]]]
+"""The words for another in its place, itself, and what the operation answers with another."""
 
 
 @dataclass(frozen=True)
@@ -90,4 +92,8 @@ class Outside(Protocol):
 
     def mutants(self) -> Sequence[Mutant]:
         """List the specification with one thing changed, each with its words."""
+        ...
+
+    def numbers(self) -> Sequence[Number]:
+        """List the numbers that are written in it, or in what it calls."""
         ...

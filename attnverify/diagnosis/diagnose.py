@@ -29,6 +29,7 @@ from attnverify.diagnosis.candidates import (
 )
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import fit_factor, nothing_but_zeros
+from attnverify.diagnosis.factors.numbers import fitted_numbers
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
 from attnverify.diagnosis.matching.by_output import explain_by_output
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
@@ -214,7 +215,8 @@ def match_candidates(
         tried, [*failing, *passed]
     )
     if not best and among is None:
-        best = best_matches(pairs(operation.name), [*failing, *passed])
+        tried = pairs(operation.name) or tuple(fitted_numbers(operation, failing))
+        best = best_matches(tried, [*failing, *passed])
     return best
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from attnverify.catalogue.outside import Mutant
+from attnverify.catalogue.outside import Mutant, Number
 from attnverify.derived.tracing.array import Traced, node_of
 from attnverify.derived.tracing.steps import Step, Steps, counted_by
 from attnverify.inputs.recipe import Recipe
@@ -82,14 +82,40 @@ FILLS = (0.0, -np.inf, np.inf, 1.0, -1.0)
 HALVES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
 
-def changed_steps(operation: "SpecifiedOperation") -> Iterator[Mutant]:
-    """List the mutants of an operation's steps, as they are at its usual sizes."""
+def steps_of(operation: "SpecifiedOperation") -> Sequence[Step]:
+    """List an operation's steps, as they are at its usual sizes."""
     forward: Any = operation.forward if operation.is_gradient else operation
     usual = Recipe(forward.name, **next(forward.fixed()))
     steps = Steps()
     with counted_by(steps):
         forward.run(**forward.expand(usual, "float64"))
-    for at, step in enumerate(steps.seen):
+    return steps.seen
+
+
+def numbers_of_steps(operation: "SpecifiedOperation") -> Iterator[Number]:
+    """List the numbers of an operation's steps, each with what it is called and where it stands."""
+    for at, step in enumerate(steps_of(operation)):
+        name, *given = step.arguments if step.name in ("elementwise", "compared") else ("",)
+        for place, x in enumerate(given if len(given) == 2 else ()):
+            if (node := node_of(x)).is_number and node.number != NEUTRAL.get(name):
+                words = (
+                    f"the {NOUNS.get(name, ('limit', 'limit'))[place]} {node.number:g} as {{:g}}"
+                )
+                answer = partial(_with_another, operation, at, place)
+                yield f"{words} in {_line_of(operation, step)}", node.number, answer
+
+
+def _with_another(
+    operation: "SpecifiedOperation", at: int, place: int, number: float
+) -> Callable[[dict[str, Any]], Any]:
+    """Return the operation with another number in this place of a step."""
+    read = partial(_another, other=number)
+    return _answer(operation, at, partial(_with_number, place=place, read=read))
+
+
+def changed_steps(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    """List the mutants of an operation's steps."""
+    for at, step in enumerate(steps_of(operation)):
         for words, other in CHANGES[step.name](*step.arguments):
             yield f"{words} in {_line_of(operation, step)}", _answer(operation, at, other), 2
 

@@ -10,12 +10,13 @@ from numpy import ndarray
 
 from attnverify.bounds.softmax_rows import added
 from attnverify.catalogue.operation import Domain, Operation
-from attnverify.catalogue.outside import Inputs, Mutant
+from attnverify.catalogue.outside import Inputs, Mutant, Number
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, DTYPES, Traits
 from attnverify.derived import Derived, derive, derive_gradient
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import Precision
+from attnverify.specified.changed_steps import numbers_of_steps
 from attnverify.specified.drawing import (
     FAMILIES,
     LAYOUTS,
@@ -208,6 +209,9 @@ class SpecifiedOperation(Operation):
 
     def mutants(self) -> Sequence[Mutant]:
         return mutants_of(self)
+
+    def numbers(self) -> Sequence[Number]:
+        return tuple(numbers_of_steps(self)) if self.form.itself is not None else ()
 
     def with_function(self, function: Callable[..., Any]) -> "SpecifiedOperation":
         """Return the same operation with another function in the place of its own."""

@@ -98,6 +98,8 @@ BY_SIGMOID = "erf approximated by a sigmoid, as GELU by sigmoid(1.702 x),"
             "torch.where(x > 0, 1.0507009873554805 * x, 1.6732632423543772 * torch.expm1(x))",
             "the factor 1.051 only where the condition holds",
         ),
+        ("F.elu(x, 0.9)", "F.elu(x, 1.3)", "the factor 0.9 as 1.3"),
+        ("F.leaky_relu(x, 0.01)", "F.leaky_relu(x, 0.027)", "the factor 0.01 as 0.027"),
     ],
 )
 def test_what_a_wrong_answer_computes_is_told(problem: str, answer: str, cause: str) -> None:
