@@ -33,8 +33,11 @@ DEVIATIONS = 4.0
 """So many times the root of the sum of squared bounds may a projection err."""
 SMALL = 15_000
 """So many numbers at most go into a case that is projected."""
-MOST, FEWEST = 5, 2
-"""So many failing cases at most are held against the candidates, and so many at least tell."""
+MOST, FEWEST = 5, 3
+"""
+So many failing cases at most are held against the candidates, and so many at least tell: two fit by
+chance.
+"""
 MOST_PASSING = 8
 CLEARLY = 4.0
 """So many times the tolerance must the specification's gradients be off in one of the cases."""
