@@ -93,20 +93,24 @@ def steps_of(operation: "SpecifiedOperation") -> Sequence[Step]:
 
 
 def numbers_of_steps(operation: "SpecifiedOperation") -> Iterator[Number]:
-    """List the numbers of an operation's steps, each with what it is called and where it stands."""
+    """
+    List the numbers of an operation's steps, each with what it is called and where it stands; one
+    that a line has several times in the same role is one.
+    """
+    places: dict[tuple[str, float, int], list[int]] = {}
     for at, step in enumerate(steps_of(operation)):
         name, *given = step.arguments if step.name in ("elementwise", "compared") else ("",)
         for place, x in enumerate(given if len(given) == 2 else ()):
             if (node := node_of(x)).is_number and node.number != NEUTRAL.get(name):
-                words = (
-                    f"the {NOUNS.get(name, ('limit', 'limit'))[place]} {node.number:g} as {{:g}}"
-                )
-                answer = partial(_with_another, operation, at, place)
-                yield f"{words} in {_line_of(operation, step)}", node.number, answer
+                noun = NOUNS.get(name, ("limit", "limit"))[place]
+                words = f"the {noun} {node.number:g} as {{:g}} in {_line_of(operation, step)}"
+                places.setdefault((words, node.number, place), []).append(at)
+    for (words, number, place), ats in places.items():
+        yield words, number, partial(_with_another, operation, tuple(ats), place)
 
 
 def _with_another(
-    operation: "SpecifiedOperation", at: int, place: int, number: float
+    operation: "SpecifiedOperation", at: tuple[int, ...], place: int, number: float
 ) -> Callable[[dict[str, Any]], Any]:
     """Return the operation with another number in this place of a step."""
     read = partial(_another, other=number)
@@ -117,7 +121,7 @@ def changed_steps(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     """List the mutants of an operation's steps."""
     for at, step in enumerate(steps_of(operation)):
         for words, other in CHANGES[step.name](*step.arguments):
-            yield f"{words} in {_line_of(operation, step)}", _answer(operation, at, other), 2
+            yield f"{words} in {_line_of(operation, step)}", _answer(operation, (at,), other), 2
 
 
 def _line_of(operation: "SpecifiedOperation", step: Step) -> str:
@@ -127,7 +131,7 @@ def _line_of(operation: "SpecifiedOperation", step: Step) -> str:
 
 
 def _answer(
-    operation: "SpecifiedOperation", at: int, other: Other
+    operation: "SpecifiedOperation", at: tuple[int, ...], other: Other
 ) -> Callable[[dict[str, Any]], Any]:
     form = operation.form
 

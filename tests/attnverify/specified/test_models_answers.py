@@ -22,6 +22,7 @@ from attnverify.judge.judging import is_right, judge
 from attnverify.specified.registering import VARIABLE, register_file
 
 PROBLEM = """
+import math
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(width, features)
         self.constant = nn.Parameter(torch.tensor(constant))
         self.gelu = nn.GELU()
+        self.loss = nn.TripletMarginLoss()
 
     def forward(self, x):
         {}
@@ -84,6 +86,11 @@ def told(answer: Implementation) -> str:
     return str(diagnose(answer, failing, passing=passing))
 
 
+FLAT = """
+def flat(x):
+    strides = [math.prod(x.shape[k + 1 :]) for k in range(x.ndim)]
+    return torch.as_strided(x, x.shape, strides, x.storage_offset())
+"""
 BY_TANH = "erf approximated by tanh, as GELU with approximate='tanh' has it,"
 BY_SIGMOID = "erf approximated by a sigmoid, as GELU by sigmoid(1.702 x),"
 
@@ -99,18 +106,23 @@ BY_SIGMOID = "erf approximated by a sigmoid, as GELU by sigmoid(1.702 x),"
             "the factor 1.051 only where the condition holds",
         ),
         ("F.elu(x, 0.9)", "F.elu(x, 1.3)", "the factor 0.9 as 1.3"),
+        ("F.elu(x, 0.9)", "F.elu(flat(x), 1.3)", "the factor 0.9 as 1.3"),
+        (
+            "self.loss(x, x.flip(0), x.roll(1, 0))",
+            "F.triplet_margin_loss(x, x.flip(0), x.roll(1, 0), eps=0.02)",
+            "the term 1e-06 as 0.02",
+        ),
         ("F.leaky_relu(x, 0.01)", "F.leaky_relu(x, 0.027)", "the factor 0.01 as 0.027"),
     ],
 )
 def test_what_a_wrong_answer_computes_is_told(problem: str, answer: str, cause: str) -> None:
-    assert cause in told(answered(problem, answer)[0])
+    assert cause in told(answered(problem, answer, FLAT)[0])
 
 
 def test_a_parameter_lies_as_a_model_makes_it() -> None:
     """A kernel that takes its bias for contiguous is right: what a module holds is."""
-    flat = "def flat(x):\n    return torch.as_strided(x, x.shape, (1,), 0)"
     linear = "F.linear(x, self.linear.weight, flat(self.linear.bias))"
-    (answer, _) = answered("self.linear(x)", linear, flat)
+    (answer, _) = answered("self.linear(x)", linear, FLAT)
     assert [
         case.recipe for case in cases(answer.operation.name) if not is_right(answer, case)
     ] == []
