@@ -10,6 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.outside import Mutant
+from attnverify.catalogue.pytrees import map_leaves
 from attnverify.specified.reading import Argument
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ OF_FLOATS: dict[str, Read] = {
     "left out (all 1)": lambda x: 0 * x + 1,
     "with 1 added": lambda x: x + 1,
     "negated": lambda x: -x,
+    "doubled": lambda x: 2 * x,
     "centred": lambda x: x - x.mean(axis=-1, keepdims=True),
     "rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float64),
 }
@@ -37,6 +39,8 @@ OF_MASKS: dict[str, Read] = {
     "inverted": lambda x: ~x,
     "left out (all true)": lambda x: x | True,
 }
+AT_THE_END = {"times": np.multiply, "divided by": np.divide, "plus": np.add, "minus": np.subtract}
+"""What may be done with a small argument once more, with the output."""
 KINDS = {"float": OF_FLOATS, "int": OF_INTEGERS, "bool": OF_MASKS}
 
 SMALL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 1e-2)
@@ -61,6 +65,8 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
         return
     for words, read in KINDS[argument.kind].items():
         yield f"`{name}` {words}", _answer(operation, name, read)
+    for words, function in AT_THE_END.items() if len(argument.axes) < 2 else ():
+        yield f"the output {words} `{name}`", _answer_and(operation, name, function)
     for axis, (factor, letter) in enumerate(argument.axes):
         moved, first = partial(np.roll, shift=1, axis=axis), partial(first_alone, axis=axis)
         yield f"`{name}` moved by one along {letter}", _answer(operation, name, moved)
@@ -110,6 +116,16 @@ def _answer(
     def answer(inputs: dict[str, Any]) -> Any:
         with np.errstate(all="ignore"):
             return after(operation.evaluate(inputs | {name: read(inputs[name])}))
+
+    return answer
+
+
+def _answer_and(
+    operation: "SpecifiedOperation", name: str, function: Callable[..., Any]
+) -> Callable[[dict[str, Any]], Any]:
+    def answer(inputs: dict[str, Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return map_leaves(lambda y: function(y, inputs[name]), operation.evaluate(inputs))
 
     return answer
 

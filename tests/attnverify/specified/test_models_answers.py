@@ -105,6 +105,7 @@ BY_SIGMOID = "erf approximated by a sigmoid, as GELU by sigmoid(1.702 x),"
             "torch.where(x > 0, 1.0507009873554805 * x, 1.6732632423543772 * torch.expm1(x))",
             "the factor 1.051 only where the condition holds",
         ),
+        ("x + self.constant", "(x + self.constant) * self.constant", "output times `constant`"),
         ("F.elu(x, 0.9)", "F.elu(x, 1.3)", "the factor 0.9 as 1.3"),
         ("F.elu(x, 0.9)", "F.elu(flat(x), 1.3)", "the factor 0.9 as 1.3"),
         (
