@@ -108,7 +108,7 @@ FORMULAS = {
 }
 
 
-ARRAY = re.compile(r"(?:jaxtyping\.)?(Float|Bool|Int)\[(?:numpy\.)?ndarray, '([^']*)'\]")
+ARRAY = re.compile(r"(?:jaxtyping\.)?(Float|Bool|Int8|Int)\[(?:numpy\.)?ndarray, '([^']*)'\]")
 
 
 def axes(annotation: Any) -> str:

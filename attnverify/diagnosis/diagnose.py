@@ -214,6 +214,8 @@ def explain_contiguous(
     if operation.outside is None or not SEVERAL <= len(plain) < len(failing):
         return None
     best = match_candidates(operation, plain, [], passed, None)
+    if any(best[0][0].distance(o) <= 1 for o in failing if best and o not in plain):
+        return None  # it is no matter of where they lie
     told = {"where": CONTIGUOUS, "explained": len(plain), "cases": len(failing)}
     cause = cause_of_candidates(best) if best else None
     return cause and replace(cause, words=say.PART.format(cause=cause.words, **told))
@@ -253,14 +255,14 @@ def tell_apart(
     """
     if len(best) < 2:
         return best
-    (one, _), (other, _), *_ = best
+    (one, _), *_, (other, _) = best
     cases = where_they_differ(one, other, implementation.operation.name, dtype)
     answers = chain.from_iterable(look_at(implementation, [case], budget) for case in cases)
     found = next(answers, None)
     if found is None and cases and not all(budget.left):
         return best[:2]  # nobody knows
     # where none answers, they differ in nothing, or in what the implementation does not take
-    left = [best[0], *best[2:]] if found is None else explaining(best, found)
+    left = best[:-1] if found is None else explaining(best, found)
     return tell_apart(implementation, left, dtype, budget) if len(left) < len(best) else left[:2]
 
 

@@ -58,7 +58,7 @@ def test_every_kind_of_change_is_made_once() -> None:
 def test_a_mutant_is_a_program_that_differs_in_one_place(path: str) -> None:
     source = (ROOT / path).read_bytes()
     mutants = find_mutants(path, source)
-    assert 5 < len(mutants) == len({each.name for each in mutants})
+    assert 4 < len(mutants) == len({each.name for each in mutants})
     for mutant in mutants[::29]:
         changed = mutant.applied(source)
         assert changed != source and compile(changed, path, "exec")

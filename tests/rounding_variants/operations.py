@@ -63,10 +63,10 @@ def dropout(at: Machine, weights: ndarray, keep: ndarray | None, p: float) -> nd
 
 
 def dequantize(at: Machine, stored: ndarray, scale: ndarray, stored_as: str) -> ndarray:
-    """Eight bits times a scale, which `acc` keeps or the store rounds at once."""
+    """Eight bits times a scale, which `acc` keeps or the store rounds at once: no sum is cut."""
     number = spec.dequantize(stored, np.ones(scale.shape), stored_as)
     y = at.read(number) * at.read(scale)[..., None]
-    return at.out(at.acc(y) if at.order.multiply == "rounded" else y)
+    return at.out(at.to(y, at.P.acc) if at.order.multiply == "rounded" else y)
 
 
 def positions(at: Machine, M: int, F: int) -> ndarray:

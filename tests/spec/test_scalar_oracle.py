@@ -171,6 +171,18 @@ def test_positions_and_slopes_are_their_formulas(column: Any) -> None:
 
 
 @COLUMNS
+@pytest.mark.parametrize("stored_as", ["int8", "float8_e4m3fn"])
+def test_every_byte_is_its_number_times_the_scale_of_its_row(stored_as: str, column: Any) -> None:
+    stored = np.tile(np.arange(-128, 128, dtype=np.int8), (3, 1))
+    scale = np.array([1.0, -0.3, 2.5])
+    found = column.dequantize(stored, scale, stored_as)
+    expected = np.array(oracle.dequantized(stored, scale, stored_as), np.longdouble)
+    finite = np.isfinite(expected)
+    assert np.array_equal(np.isfinite(found), finite) and finite.sum() >= 3 * 254
+    assert near(found[finite], expected[finite])
+
+
+@COLUMNS
 def test_a_row_sees_the_keys_that_no_option_hides(column: Any) -> None:
     recipes = {*draw_recipes("visible_keys", "any", 100, 3), *fixed_cases("visible_keys")}
     for recipe in recipes:

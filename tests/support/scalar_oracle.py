@@ -294,3 +294,26 @@ def shifted_left(x: Any) -> Matrix:
     N, M = x.shape
     flat = [number for row in x.tolist() for number in (0.0, *row)][N:]
     return [flat[i * M : i * M + M] for i in range(N)]
+
+
+def stored_number(byte: int, stored_as: str) -> Any:
+    """
+    The number of eight bits: two's complement; or a sign, four bits of an exponent less 7 and three
+    of a fraction, below which are subnormal numbers (OCP OFP8, section 5.2), with no infinity.
+    """
+    bits = byte % 256
+    if stored_as == "int8":
+        return LONG(bits - 256 if bits > 127 else bits)
+    sign, exponent, fraction = bits >> 7, bits >> 3 & 15, LONG(bits & 7) / 8
+    if bits & 127 == 127:
+        return LONG(np.nan)
+    size = (1 + fraction) * LONG(2) ** (exponent - 7) if exponent else fraction * LONG(2) ** -6
+    return -size if sign else size
+
+
+def dequantized(stored: Any, scale: Any, stored_as: str) -> Matrix:
+    """Each row times its scale."""
+    return [
+        [stored_number(int(byte), stored_as) * s for byte in row]
+        for row, s in zip(stored, long(scale), strict=True)
+    ]
