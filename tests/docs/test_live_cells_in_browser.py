@@ -122,6 +122,7 @@ def test_every_live_cell_gives_the_numbers_of_the_specification_from_a_folder(
         said = json.loads(page.evaluate("(asked) => loadAnswer()(...asked)", asked))
         names = {"np": np, **vars(spec), **sizes}
         exec(cell["code"], names)
+        assert "show" in said, (name, said)
         assert list(said["show"]) == list(names["show"]), name
         for wanted, rows in zip(names["show"].values(), said["show"].values(), strict=True):
             assert equal(rows, np.asarray(wanted, float)), name
