@@ -18,7 +18,6 @@ from itertools import chain
 import numpy as np
 
 from attnverify.backends.loader import Implementation
-from attnverify.catalogue.field_words import say_field
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import FOR_PROBES, CallBudget, price_of
@@ -34,7 +33,7 @@ from attnverify.diagnosis.factors.numbers import fitted_numbers
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
 from attnverify.diagnosis.matching.by_output import explain_by_output
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
-from attnverify.diagnosis.matching.parts import SEVERAL, explain_in_parts
+from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.flushed import find_flushed
@@ -48,7 +47,6 @@ NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 """
 The kinds of failure that another function can explain; a crash, a shape or a dtype explains itself.
 """
-CONTIGUOUS = say_field("layout.kind", "=", "contiguous")
 MOST_FAILING = 8
 CASES_OF_OTHER_KINDS = 3
 MOST_PASSING = 64
@@ -197,28 +195,8 @@ def explain(
         return cause_of_candidates(best)
     if operation.is_gradient and (each := explain_by_output(tried, [*wrong, *passed])):
         return each
-    if among is None and (of_numbers := explain_contiguous(operation, failing, passed)):
-        return of_numbers
     part = explain_in_parts(tried, wrong, passed)
     return part or localize(implementation, failing, budget)
-
-
-def explain_contiguous(
-    operation: Operation, failing: Sequence[Observation], passed: Sequence[Observation]
-) -> Cause | None:
-    """
-    Explain what fails with contiguous inputs alone, of an operation from outside: where arrays lie
-    is a mistake of its own.
-    """
-    plain = [o for o in failing if o.recipe.layout["kind"] == "contiguous"]
-    if operation.outside is None or not SEVERAL <= len(plain) < len(failing):
-        return None
-    best = match_candidates(operation, plain, [], passed, None)
-    if any(best[0][0].distance(o) <= 1 for o in failing if best and o not in plain):
-        return None  # it is no matter of where they lie
-    told = {"where": CONTIGUOUS, "explained": len(plain), "cases": len(failing)}
-    cause = cause_of_candidates(best) if best else None
-    return cause and replace(cause, words=say.PART.format(cause=cause.words, **told))
 
 
 def match_candidates(

@@ -14,7 +14,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.outside import ANSWERS
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.inputs.conditions import parse_condition
-from attnverify.inputs.measures.scores import largest_score
+from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
@@ -122,8 +122,8 @@ def test_what_a_wrong_answer_computes_is_told(problem: str, answer: str, cause: 
 
 
 def test_a_parameter_lies_as_a_model_makes_it() -> None:
-    """A kernel that takes its bias for contiguous is right: what a module holds is."""
-    linear = "F.linear(x, self.linear.weight, flat(self.linear.bias))"
+    """A kernel that takes its weight for contiguous is right: what a module holds is."""
+    linear = "F.linear(x, flat(self.linear.weight), self.linear.bias)"
     (answer, _) = answered("self.linear(x)", linear, FLAT)
     assert [
         case.recipe for case in cases(answer.operation.name) if not is_right(answer, case)
@@ -163,7 +163,7 @@ def test_an_operation_from_outside_has_no_scores() -> None:
     """An argument called x was taken for a query, and what is called mask added to its shape."""
     (answer, _) = answered("self.linear(x)", "self.linear(x)")
     for case in cases(answer.operation.name):
-        assert largest_score(case) == 0
+        assert visible_pairs(case.operation, case.inputs) is None
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
