@@ -76,7 +76,8 @@ class Precision:
     score        q.k, and the score after its scale and after each bias
     softmax      maximum, exp and normaliser; exp_ulps, tanh_ulps, sin_ulps: ulps of this format
                  those functions may err; tanh_form "exponential": tanh is 1 - 2/(1 + exp(2z)) or
-                 2 sigmoid(2z) - 1, whose error is one of the size of 1 near zero too
+                 2 sigmoid(2z) - 1, whose error is one of the size of 1 near zero too, and expm1
+                 is exp(z) - 1, log1p is log(1 + z)
     prob         weights before the product with the values, and the score's gradient before its
                  products
     bias         ALiBi slopes and biases; bias_form "absolute": slope*j is added instead of

@@ -36,7 +36,7 @@ from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forwa
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several
 from attnverify.diagnosis.mistakes.arithmetic import output_format
-from attnverify.diagnosis.mistakes.flushed import find_flushed
+from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.diagnosis.whereabouts.probes import localize
 from attnverify.inputs.sampling import resized
@@ -187,6 +187,8 @@ def explain(
             return other
     if found := output_format(failing) or fit_factor(operation, [*failing, *passed]):
         return Cause(found.words, (found,))
+    if among is None and (freedom := find_freedom(implementation, failing)):
+        return Cause(freedom.words, (freedom,))
     tried = candidates(operation.name) if among is None else among
     further = look_at(implementation, choose_failing(more), looks) if more else []
     wrong = [*failing, *further]

@@ -37,6 +37,10 @@ FLUSHED_DECLARED = (
     "subnormal numbers count as 0, as with -ftz=true or in atomic sums in float32; "
     "declare PRECISION = {declared}, under which these cases pass"
 )
+FREEDOM_DECLARED = (
+    "as near as {what}; if the kernel does so, declare PRECISION = {declared}, "
+    "under which these cases pass"
+)
 
 OPERANDS = "operands in {name}"
 OPERANDS_DECLARED = (

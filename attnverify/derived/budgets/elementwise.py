@@ -247,7 +247,10 @@ def _erf(at: Errors, node: Node) -> Rule:
 
 
 def _monotone(at: Errors, node: Node) -> Rule:
-    """sqrt, log, log1p, expm1: the ends of the interval, and a few ulps."""
+    """
+    sqrt, log, log1p, expm1: the ends of the interval, and a few ulps; expm1 by exp(x) - 1 and log1p
+    by log(1 + x), where that is declared as it is of tanh, err by one of the size of 1 near zero.
+    """
     function, arg = getattr(np, node.name), node.inputs[0]
     v, E = arg.value, at.E[arg]
     low, high = v - E, v + E
@@ -257,7 +260,10 @@ def _monotone(at: Errors, node: Node) -> Rule:
     off = np.maximum(np.abs(function(high) - node.value), np.abs(node.value - function(low)))
     propagated = np.where(E == 0, 0.0, np.where(np.isnan(off), np.inf, off))
     ulps = 1 if node.name == "sqrt" else 2 * at.P.exp_ulps
-    return propagated, ulps * at.P.softmax.u * (np.abs(node.value) + propagated)
+    size = np.abs(node.value) + propagated
+    if node.name in ("expm1", "log1p") and at.P.tanh_form == "exponential":
+        size = size + 1
+    return propagated, ulps * at.P.softmax.u * size
 
 
 def _periodic(at: Errors, node: Node) -> Rule:

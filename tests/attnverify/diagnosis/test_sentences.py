@@ -86,6 +86,11 @@ TEXTS: dict[str, Filled] = {
         "subnormal numbers count as 0, as with -ftz=true or in atomic sums in float32; "
         'declare PRECISION = {"acc": "float32_ftz"}, under which these cases pass',
     ),
+    "FREEDOM_DECLARED": (
+        {"what": "a tanh of few digits", "declared": '{"tanh_ulps": 4096.0}'},
+        "as near as a tanh of few digits; if the kernel does so, "
+        'declare PRECISION = {"tanh_ulps": 4096.0}, under which these cases pass',
+    ),
     "OPERANDS": ({"name": "TF32"}, "operands in TF32"),
     "OPERANDS_DECLARED": (
         {"name": "TF32", "argument": "value", "declared": "tf32"},

@@ -1,0 +1,96 @@
+"""
+What an arithmetic may be allowed to do and a file did not declare: subnormal numbers that count as
+0, functions that vanish at 0 made of exponentials, a variance in one pass, exponentials of few
+digits. Found where the bounds of the declaration let all that is wrong pass, and it is near them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from json import dumps
+from typing import Any
+
+import numpy as np
+
+from attnverify.backends.loader import Implementation
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
+from attnverify.diagnosis.whereabouts.outputs import wrong_elements
+from attnverify.judge.observation import Observation, arrays
+from attnverify.precision import FORMATS, Format, Precision, find_fields
+
+
+def find_flushed(
+    implementation: Implementation, wrong: Sequence[Observation]
+) -> Explanation | None:
+    """
+    Find that a kernel counts subnormal numbers as 0, where that explains all that is wrong: none of
+    it is a subnormal number.
+    """
+    if any(map(has_subnormal, wrong)):
+        return None
+    precision = implementation.precision(wrong[0].dtype)
+    flushing = flushing_stages(precision)
+    if not flushing or not is_allowed(wrong, replace(precision, **flushing)):
+        return None
+    named = {format: name for name, format in FORMATS.items()}
+    stages = {stage: named[format] for stage, format in flushing.items()}
+    declared = dumps({wrong[0].dtype: stages})
+    return Explanation(say.FLUSHED, say.FLUSHED_DECLARED.format(declared=declared))
+
+
+def find_freedom(
+    implementation: Implementation, wrong: Sequence[Observation]
+) -> Explanation | None:
+    """Find the one freedom under whose declaration all that is wrong passes, and is near it."""
+    o = wrong[0]
+    precision = implementation.precision(o.dtype)
+    for (field, value), words in FREEDOMS.items():
+        freed = replace(precision, **{field: value})
+        if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
+            names = (implementation.operation.name, implementation.name)
+            said = find_fields(implementation.backend.precision, *names, o.dtype) | {field: value}
+            declared = dumps({o.dtype: said})
+            return Explanation(words, say.FREEDOM_DECLARED.format(what=words, declared=declared))
+    return None
+
+
+FREEDOMS: dict[tuple[str, Any], str] = {
+    ("variance", "one_pass"): "a variance as the mean of squares less the square of the mean",
+    ("tanh_form", "exponential"): "functions that vanish at 0 made of exp and log: exp(x) - 1",
+    ("bias_form", "absolute"): "a bias by the key's position in place of its distance",
+    ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",
+    ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it",
+}
+"""Fields of the declared arithmetic, and what an implementation does that they allow."""
+
+NEAR = 1 / 64
+"""So much of the bound at least uses what the bound is said to be of."""
+
+
+def is_near(wrong: Sequence[Observation], precision: Precision) -> bool:
+    return all(_share(o, o.case.bounds(precision)) >= NEAR for o in wrong)
+
+
+def _share(o: Observation, limits: Any) -> float:
+    """The largest error of the wrong elements, as a share of a bound."""
+    found = zip(o.actual, o.expected, arrays(limits), wrong_elements(o), strict=True)
+    shares = (np.abs(x - y)[at] / limit[at] for x, y, limit, at in found)
+    return max((float(share.max(initial=0.0)) for share in shares), default=0.0)
+
+
+def has_subnormal(o: Observation) -> bool:
+    """Whether a wrong number is a subnormal one, which no arithmetic that flushes gives."""
+    tiny = FORMATS[o.dtype].tiny
+    sizes = (np.abs(actual[at]) for actual, at in zip(o.actual, wrong_elements(o), strict=False))
+    return o.dtype != "float16" and any(((x > 0) & (x < tiny)).any() for x in sizes)
+
+
+def flushing_stages(precision: Precision) -> dict[str, Any]:
+    """Return the stages that do not flush, as ones that do; float16 never does on a GPU."""
+    formats = {field.name: getattr(precision, field.name) for field in fields(precision)}
+    return {
+        stage: replace(format, ftz=True)
+        for stage, format in formats.items()
+        if isinstance(format, Format) and not format.ftz and format.name != "float16"
+    }
