@@ -91,7 +91,8 @@ def race_one(implementation: Implementation, case: Case, wrong: bool, measured: 
     own = Contestant(label_of(implementation), place, implementation.how)
     question = ask(case, device())
     entry = enter_own(implementation, question, own, wrong)
-    others = (enter(question, contestant) for contestant in contestants(case))
+    peers = contestants(case) if entry.runs else ()  # nobody to be compared with: none is timed
+    others = (enter(question, contestant) for contestant in peers)
     return run(question, device(), (entry, *others), measured)
 
 

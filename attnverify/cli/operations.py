@@ -22,13 +22,20 @@ LISTED = Value(replace(OPTIONS["op"], parse=parse_listed, words=exported_names))
 
 
 def print_operations(operation: str | None) -> int:
-    """Every operation in a line, or all that there is to know of one."""
+    """Every operation in a line and what it is in another, or all that there is to know of one."""
     from attnverify.catalogue.operation import CATALOGUE
 
     if operation:
         print_folded(describe(CATALOGUE[operation]))
         return 0
-    print_folded(f"{name}({', '.join(one.arguments)})" for name, one in CATALOGUE.items())
+    print_folded(
+        line
+        for name, one in CATALOGUE.items()
+        for line in (
+            f"{name}({', '.join(one.arguments)})",
+            f"  {sentence(one.specification).partition('. ')[0].rstrip('.:')}.",
+        )
+    )
     return 0
 
 

@@ -33,8 +33,13 @@ def tell_cut(left_out: list[str], judged: int, minutes: float | None) -> list[st
     """Say which cells a run had no time for."""
     if not left_out:
         return []
-    named = "; ".join(left_out[:TOLD])
-    rest = f" and {len(left_out) - TOLD} more" if len(left_out) > TOLD else ""
+    aspects = dict[str, list[str]]()
+    for title in left_out:
+        aspect, _, own = title.partition(" of ")
+        aspects.setdefault(own, []).append(aspect)
+    told = [f"{own} ({', '.join(kinds)})" for own, kinds in aspects.items()]
+    named = "; ".join(told[:TOLD])
+    rest = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
     return [
         f"cut by --minutes {minutes:g}: {len(left_out)} of {len(left_out) + judged} cells were not "
         f"judged, and nothing is known of them: {named}{rest}",
@@ -42,8 +47,8 @@ def tell_cut(left_out: list[str], judged: int, minutes: float | None) -> list[st
     ]
 
 
-TOLD = 8
-"""Most cells that are named where a run was cut."""
+TOLD = 3
+"""Of so many implementations and dtypes the cells are named where a run was cut."""
 
 
 def tell_interrupted(selected: int, judged: int) -> list[str]:

@@ -36,9 +36,11 @@ def answer(run: "Verification", tallies: list[Tallied], width: int) -> Iterator[
             yield from fold_lines([told], width)
             for number, cause in enumerate(causes, 1):
                 yield from describe_mistake(number, cause, backend.source, width)
-    first = next((cause.replay for cause in required if cause.replay), "")
-    if first:
-        yield fitting("   replay: ", first + failures_option(run.options.failures), width)
+    if first := next((cause for cause in required if cause.replay), None):
+        own = [cause for cause in required if cause.backend == first.backend]
+        which = "" if first is own[0] else f" (mistake {own.index(first) + 1})"
+        line = first.replay + failures_option(run.options.failures)
+        yield fitting(f"   replay{which}: ", line, width)
 
 
 def fitting(words: str, command: str, width: int) -> str:
@@ -88,7 +90,7 @@ def describe_mistake(number: int, cause: RootCause, source: str, width: int) -> 
     what, seen, place, *more = parts_of(cause, source)
     head = f"{number}. "
     indent = " " * len(head)
-    notes = shown_finding(cause).notes
+    notes = cause.told[0].notes
     copied = [line for note in notes if has_copied(note) for line in fold(indent + note, width)]
     plain = [note for note in notes if not has_copied(note)]
     whole = filled([what, seen, *plain, place, *more])
@@ -134,7 +136,7 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     """
     Say what the mistake is, in which cases it was seen, where its function is, and the numbers.
     """
-    finding = shown_finding(cause)
+    finding = cause.told[0]
     shown = cause.shown_by
     message = next(iter(finding.message.splitlines()), "").strip()
     kind = "" if message.startswith(finding.kind) else f"{finding.kind}: "
@@ -148,12 +150,6 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     place = f"{path}:{line}, " if path and line > 1 else ""
     cell = f"{shown['implementation']} {shown['aspect']} {shown['dtype']}"
     return [what, seen, f"{place}{cell}", numbers if finding.cause else ""]
-
-
-def shown_finding(cause: RootCause) -> Finding:
-    """Find what is told of a cause: of its cell that is told in full a finding that names it."""
-    own = [sign.finding for sign in cause.signs if sign.tally is cause.shown_by]
-    return next((found for found in own if found.causes), own[0])
 
 
 def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:

@@ -120,10 +120,18 @@ class RootCause:
         return next((tally for tally in self.cells if tally["dtype"] == "float32"), self.cells[0])
 
     @property
+    def told(self) -> list[Finding]:
+        """The findings of that cell, first the one that is told: one that names a mistake."""
+        own = [sign.finding for sign in self.signs if sign.tally is self.shown_by]
+        return sorted(own, key=lambda finding: not finding.causes)
+
+    @property
     def replay(self) -> str:
-        """The line that shows it again, of that cell; "" where nothing of it was recorded."""
-        own = (sign.finding for sign in self.signs if sign.tally is self.shown_by)
-        kept = (found.record for found in own if found.record and is_recorded(found.notes))
+        """
+        The line that shows what is told of it again, or another case where that one was not
+        recorded; "" where nothing of it was.
+        """
+        kept = (found.record for found in self.told if found.record and is_recorded(found.notes))
         return next((record.replay_line for record in kept), "")
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from math import inf
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnverify.bench.report.results import Record, correct, first_line
-from attnverify.report.terminal_colours import fold, terminal_width
+from attnverify.report.terminal_colours import fold, fold_lines, terminal_width
 
 TITLES = (
     "implementation",
@@ -113,6 +114,38 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
+def doubts(group: list[Record]) -> Iterator[str]:
+    """
+    Say whom the rounds do not tell apart from the fastest, and whether others had the machine too.
+    """
+    right = [record for record in group if correct(record)]
+    if len(right) > 1:
+        first, rounds = right[0], right[0]["seconds"]["rounds"]
+        alike = [r["label"] for r in right[1:] if is_noise(first["ratios"].get(r["label"]))]
+        if rounds < TELLING:
+            times = f"{rounds} time{'s' * (rounds > 1)}"
+            yield f"each was timed {times}: the order may be noise (--seconds asks for more)"
+        elif alike:
+            yield (
+                f"in {rounds} rounds not told apart from {first['label']}: {', '.join(alike)}; "
+                "their order is noise"
+            )
+    before = right[0].get("clocks", {}).get("before", {}) if right else {}
+    if before.get("load", 0) > before.get("cores", inf):
+        yield (
+            f"the machine was busy: load {before['load']:.1f} on {before['cores']} cores; times "
+            "and shares of the roofline are those of what was left of it"
+        )
+
+
+def is_noise(ratio: list[float] | None) -> bool:
+    """Tell whether an interval of 95 % for how many times as long somebody took holds 1."""
+    return ratio is not None and ratio[1] <= 1
+
+
+TELLING = 6
+"""Rounds below which no interval of 95 % is to be had: 2 / 2**6 < 0.05 < 2 / 2**5."""
+
 SPARED = ("host", "true", "TFLOP/s", "GB/s", "roofline", "extra memory", "20 % to 80 %", "budget")
 """Columns that a narrow terminal goes without, these first."""
 
@@ -130,6 +163,7 @@ def show(title: str, records: list[Record], lines: list[str]) -> None:
         titles = fitting(cells, width)
         left_out |= dict.fromkeys(title for title in TITLES if title not in titles)
         console.print(build_table(name, cells, titles))
+        print("".join(f"{line}\n" for line in fold_lines(doubts(group), width)), end="")
     if left_out:
         words = f"left out for want of width: {', '.join(left_out)}; on the page of bench-report"
         print("\n".join(fold(words, width)))

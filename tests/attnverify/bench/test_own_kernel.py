@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,6 +11,7 @@ from attnverify.backends.loader import load
 from attnverify.bench import own_kernel
 from attnverify.bench.measure import race
 from attnverify.bench.report import results
+from attnverify.bench.report.tables import show
 from attnverify.cli.commands import attnverify
 from tests.support.cheats import CHEATS, HONEST
 
@@ -88,3 +90,48 @@ def test_what_the_ptx_machine_executes_is_not_timed(tmp_path: Path) -> None:
     case = own_kernel.choose_case(implementation, {}, 0.0)
     entry = own_kernel.enter_own(implementation, case, own_kernel.Contestant("x", "x"), wrong=True)
     assert entry.judgement.verdict == "not timed" and not entry.runs
+
+
+def test_nobody_is_timed_beside_what_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = own_kernel.Contestant("a peer", "numpy_ref")
+    monkeypatch.setattr(own_kernel, "contestants", lambda case: [peer])
+    assert "a peer" not in bench(tmp_path, WRONG).output
+    (tmp_path / "right").mkdir()
+    assert "a peer" in bench(tmp_path / "right", RIGHT).output
+
+
+def raced(label: str, seconds: float, rounds: int = 18, load: float = 0.4) -> results.Record:
+    """What is kept of somebody who took so long."""
+    facts = {name: own_kernel.not_raced(NOBODY, "")[name] for name in KEPT}
+    return facts | {
+        "label": label, "verdict": "correct", "budget": 0.1, "host": {},
+        "seconds": {"median": seconds, "quantile_20": seconds, "quantile_80": seconds,
+                    "rounds": rounds},
+        "ratios": {"alike": (1.02, 0.9, 1.2), "behind": (2.0, 1.8, 2.3)},
+        "clocks": {"before": {"load": load, "cores": 2}},
+    }  # fmt: skip
+
+
+KEPT = ("case", "operation", "dtype", "mode", "device", "sizes", "ours", "reason", "refused")
+NOBODY = SimpleNamespace(
+    operation=SimpleNamespace(name="softmax"), backend=SimpleNamespace(name="x"), how=""
+)
+
+
+def test_an_order_that_is_noise_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    three = [raced("first", 1.0), raced("alike", 1.02), raced("behind", 2.0)]
+    show("bench", three, [])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "in 18 rounds not told apart from first: alike; their order is noise" in told
+    assert "busy" not in told
+    show("bench", [raced("first", 1.0), raced("behind", 2.0)], [])
+    assert "noise" not in capsys.readouterr().out
+
+
+def test_few_rounds_and_a_busy_machine_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    show("bench", [raced("first", 1.0, 5, load=6.2), raced("behind", 2.0, 5)], [])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "each was timed 5 times: the order may be noise" in told
+    assert "the machine was busy: load 6.2 on 2 cores" in told

@@ -52,8 +52,11 @@ def test_verify_run_equals_the_pytest_line() -> None:
 def test_verify_list_names_every_operation_and_its_parameters() -> None:
     done = verify("list")
     assert done.status == 0
-    assert {line.partition("(")[0] for line in done.output.splitlines()} == set(CATALOGUE)
-    assert "alibi_attention(query, key, value, visible)" in done.output.splitlines()
+    named, said = done.output.splitlines()[::2], done.output.splitlines()[1::2]
+    assert [line.partition("(")[0] for line in named] == list(CATALOGUE)
+    assert "alibi_attention(query, key, value, visible)" in named
+    assert "  Weights that are positive and sum to one over the keys that a row sees." in said
+    assert all(re.fullmatch(r"  \S.*[^.:]\.", line) for line in said)
 
 
 WRONG = {

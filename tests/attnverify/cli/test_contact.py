@@ -348,7 +348,7 @@ def test_refusals_are_as_wide_as_the_terminal(width: int, monkeypatch: pytest.Mo
 
 
 def test_what_list_prints_can_be_listed() -> None:
-    for name in verify("list").output.splitlines():
+    for name in verify("list").output.splitlines()[::2]:
         told = verify("list", name.partition("(")[0])
         assert told.status == 0
         begin = told.output.splitlines()[-1].rpartition(" ")[2]
@@ -432,3 +432,21 @@ def test_quiet_is_one_line_a_file(
     done = verify("run", "right.py", "right.py", "-q", *workers, *QUICK)
     lines = done.output.splitlines()
     assert len(lines) == 2 and all(line.startswith("right.py: right in") for line in lines)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_a_file_that_pytest_cannot_collect_is_told_and_no_error_of_ours(
+    workers: tuple[str, ...],
+) -> None:
+    Path("test_other.py").write_text("import no_such_module\n")
+    ours = ("--pyargs", "attnverify.differential", "--attn-backend", "right.py")
+    done = start("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *workers, ".", *ours)
+    assert "No module named 'no_such_module'" in done.stdout
+    assert "INTERNALERROR" not in done.stdout and "user_properties" not in done.stdout
+
+
+def test_cells_that_were_left_out_are_named_by_their_function() -> None:
+    line = ("--profile", "quick", "--dtype", "float32", "--minutes", "0.0000001")
+    told = " ".join(verify("run", "right.py", *line).output.split())
+    assert told.count("additive_score of right in float32") == 1
+    assert "additive_score of right in float32 (values, refusals, side effects" in told

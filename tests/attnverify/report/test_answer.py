@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.failures.finding import Finding
+from attnverify.failures.finding import NOT_RECORDED, Finding
 from attnverify.options import FAILURES
 from attnverify.report.answer import answer
-from tests.attnverify.report.test_root_causes import failed
+from tests.attnverify.report.test_root_causes import failed, recorded, replay_of
 from tests.reports.grade import text_of
 from tests.reports.test_causes import REPORTS
 from tests.support.run_attnverify import Run, in_a_process, load_backends_here, verify
@@ -196,3 +196,16 @@ def test_a_mistake_has_three_lines_however_long_its_cause_is(words: int, width: 
     assert len(lines) <= 3 and max(map(len, lines)) <= width
     assert "3 of 20 cases, only when H != 1" in " ".join(" ".join(lines).split())
     assert (" ... (-v)" in lines[1]) == (words > 5)
+
+
+def test_the_replay_is_of_the_finding_that_is_told() -> None:
+    unnamed, named = recorded("NaN", (), 1), recorded("NaN", ("slip",), 2)
+    lines = answered(with_findings(failed("softmax"), unnamed, named))
+    assert lines[-1] == f"   replay: {replay_of(named)}"
+
+
+def test_the_replay_says_which_mistake_it_shows_where_the_first_was_not_recorded() -> None:
+    tiles, top = recorded("wrong number", ("tiles",), 1), recorded("infinity", ("top",), 2)
+    unkept = replace(tiles, notes=(f"{NOT_RECORDED}no room",))
+    lines = answered(with_findings(failed("softmax"), unkept, top), width=100)
+    assert lines[-1] == f"   replay (mistake 2): {replay_of(top)}"
