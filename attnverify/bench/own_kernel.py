@@ -20,8 +20,9 @@ from attnverify.bench.report.results import (
     new_results_file,
     write_records,
 )
-from attnverify.fault_score import cases_of_aspect
 from attnverify.judge import state_guard
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
 
 INTERPRETED = "the PTX machine executes it here, and its seconds say nothing of a GPU's"
@@ -120,9 +121,13 @@ def enter_own(
 
 
 def first_wrong(implementation: Implementation, dtype: str) -> str:
-    """What the specification says first against its values; "" where they are right."""
-    said = cases_of_aspect(implementation, dtype, "values", Options(profile="quick"))
-    return next((words.strip() for words in said if words), "")
+    """
+    What a quick run finds first wrong with its values, its cause in the first line; "" where they
+    are right. The failure is recorded, as every run does.
+    """
+    judged = judge_cell(Cell(implementation, None, dtype, "values"), Options(profile="quick"))
+    told = (f"{found.cause or found.symptom}\n{found}" for found in judged.findings)
+    return next(told, "")
 
 
 def not_raced(implementation: Implementation, reason: str) -> Record:

@@ -3,7 +3,9 @@ Bounds for whole layers: the errors of projection, attention and normalisation h
 to stage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -13,8 +15,8 @@ from attnverify.bounds.attention import dropped_weights_error, masked_products
 from attnverify.bounds.error_rules import dot_error, operand_error, rounding_error, start_error
 from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import products
-from attnverify.bounds.softmax_rows import Precisions, rows, total
-from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
+from attnverify.bounds.softmax_rows import Precisions, Rows, rows, total
+from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean, weighted_mean_error
 from attnverify.precision import Format, Precision
 
 Parameters = Mapping[str, ndarray]
@@ -105,6 +107,81 @@ def self_attention(
     return total(error, precision)
 
 
+MULTI_HEAD = ("q_proj", "k_proj", "v_proj", "out_proj")
+LABML = ("query.linear", "key.linear", "value.linear", "output")
+"""The names of projections, the output's last."""
+TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+
+
+@dataclass(frozen=True)
+class ProjectedHeads:
+    """
+    Inputs by the names of their projections, hidden keys and values zero; weight and bias of each
+    projection and of the output's; queries, keys and values in heads, in float64.
+    """
+
+    inputs: dict[str, ndarray]
+    net: dict[str, tuple[ndarray, ndarray | None]]
+    output: str
+    heads: int
+    q: ndarray
+    k: ndarray
+    v: ndarray
+    present: tuple[ndarray, ndarray, ndarray]
+    """Which queries see a key, and which keys and values are seen, in some head."""
+
+
+def projected_heads(
+    inputs: Mapping[str, ndarray],
+    parameters: Mapping[str, ndarray],
+    names: Sequence[str],
+    heads: int,
+    mask: ndarray | None,
+) -> ProjectedHeads:
+    """Project query, key and value; `names` are those of the projections, the output's last."""
+    visible = mask if mask is None or mask.dtype == bool else mask > -np.inf
+    (query, key, value), (*_, output) = inputs.values(), names
+    found = dict(
+        zip(inputs, (query, *(zero_unseen_keys(x, visible) for x in (key, value))), strict=True)
+    )
+    net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in names}
+    q, k, v = (split(affine(x, *net[name]), heads) for name, x in found.items())
+    pairs = np.ones((len(q), 1, q.shape[-2], k.shape[-2]), bool)
+    pairs = pairs if visible is None else pairs & visible
+    sees, seen = np.asarray(pairs.any((1, 3))), np.asarray(pairs.any((1, 2)))
+    return ProjectedHeads(found, net, output, heads, q, k, v, (sees, seen, seen))
+
+
+def heads_forward(
+    layer: ProjectedHeads,
+    mix: WeightedMean,
+    score_error: Callable[[Precision, ndarray, ndarray], ndarray | None],
+    P: Precision,
+) -> tuple[list[ndarray], ndarray | None, tuple[ndarray, ndarray]]:
+    """
+    Compute the errors of the projections, which are kept in `stage`, and of the scores, from those
+    of queries and transposed keys; and what the heads give, kept in `stage` too, with its error.
+    """
+    Eq, Ek, Ev = errors = [
+        split(linear_error((x, None), *layer.net[name], P, P.stage), layer.heads)
+        for name, x in layer.inputs.items()
+    ]
+    Es = score_error(P, Eq, Ek.swapaxes(-1, -2))
+    E_heard = merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
+    return errors, Es, (merge(mix.o), E_heard)
+
+
+def output_error(
+    layer: ProjectedHeads,
+    mix: WeightedMean,
+    score_error: Callable[[Precision, ndarray, ndarray], ndarray | None],
+    P: Precision,
+) -> ndarray:
+    """Bound the error of what the output projection makes of the heads, in storage."""
+    heard = heads_forward(layer, mix, score_error, P)[2]
+    return linear_error(heard, *layer.net[layer.output], P, P.storage)
+
+
 def merged_masks(
     attn_mask: ndarray | None, key_padding_mask: ndarray | None, num_heads: int
 ) -> ndarray | None:
@@ -137,30 +214,18 @@ def multi_head_attention(
     errors, behind the dropout, in storage.
     """
     mask = merged_masks(attn_mask, key_padding_mask, num_heads)
-    visible = None if mask is None else mask > -np.inf
-    inputs = {
-        "q_proj": query,
-        "k_proj": zero_unseen_keys(key, visible),
-        "v_proj": zero_unseen_keys(value, visible),
-    }
-    net = {
-        name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
-        for name in (*inputs, "out_proj")
-    }
-    q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    at = products(q, k)
+    inputs = dict(zip(MULTI_HEAD, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, MULTI_HEAD, num_heads, mask)
+    at = products(layer.q, layer.k)
+    mix = weighted_mean(masked_products(at, mask)[0], layer.v, keep, p)
+
+    def score_error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray | None:
+        return masked_products(at, mask, Eq, Ek)[1](P)
 
     def error(P: Precision) -> tuple[ndarray, ndarray]:
-        Eq, Ek, Ev = (
-            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
-            for name, x in inputs.items()
-        )
-        chain, Es = masked_products(at, mask, Eq, Ek.swapaxes(-1, -2))
-        mix, Es_P = weighted_mean(chain, v, keep, p), Es(P)
-        Eo = weighted_mean_error(mix, Es_P, Ev, P, P.stage)
-        return linear_error(
-            (merge(mix.o), merge(Eo)), *net["out_proj"], P, P.storage
-        ), dropped_weights_error(mix, Es_P, P)
+        _, Es, heard = heads_forward(layer, mix, score_error, P)
+        E = linear_error(heard, *layer.net[layer.output], P, P.storage)
+        return E, dropped_weights_error(mix, Es, P)
 
     return total(error, precision)
 
@@ -182,11 +247,6 @@ def multi_head_self_attention(
     )
 
 
-def _find_projection(parameters: Parameters, name: str) -> tuple[ndarray, ndarray | None]:
-    stem = name if name == "output" else f"{name}.linear"
-    return parameters[f"{stem}.weight"], parameters.get(f"{stem}.bias")
-
-
 def relative_multi_head_attention(
     query: ndarray,
     key: ndarray,
@@ -201,28 +261,13 @@ def relative_multi_head_attention(
     precision: Precisions,
 ) -> ndarray:
     """Projections in `stage`, learned relative attention, output projection in storage."""
-    inputs = {
-        "query": query,
-        "key": zero_unseen_keys(key, visible),
-        "value": zero_unseen_keys(value, visible),
-    }
-    net = {name: _find_projection(parameters, name) for name in (*inputs, "output")}
-    q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    embeddings, key_bias, query_bias = (
-        parameters[name] for name in ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
-    )
-    at = learned_relative_terms(q, k, embeddings, key_bias, query_bias, align)
-    mix = weighted_mean(rows(at.s, visible, at.lost), v, keep, p)
-
-    def error(P: Precision) -> ndarray:
-        Eq, Ek, Ev = (
-            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
-            for name, x in inputs.items()
-        )
-        Eo = weighted_mean_error(mix, learned_error(at, P, Eq, Ek.swapaxes(-1, -2)), Ev, P, P.stage)
-        return linear_error((merge(mix.o), merge(Eo)), *net["output"], P, P.storage)
-
-    return total(error, precision)
+    inputs = dict(zip(LABML, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
+    embeddings, bias, query_bias = (parameters[name] for name in TABLES)
+    at = learned_relative_terms(layer.q, layer.k, embeddings, bias, query_bias, align)
+    mix = weighted_mean(rows(at.s, visible, at.lost), layer.v, keep, p)
+    scores = partial(learned_error, at)
+    return total(lambda P: output_error(layer, mix, scores, P), precision)
 
 
 def alibi_multi_head_attention(
@@ -241,28 +286,19 @@ def alibi_multi_head_attention(
     Projections in `stage`, attention with slope times the count of visible keys, output projection
     in storage.
     """
-    inputs = {
-        "query": query,
-        "key": zero_unseen_keys(key, visible),
-        "value": zero_unseen_keys(value, visible),
-    }
-    net = {name: _find_projection(parameters, name) for name in (*inputs, "output")}
-    q, k, v = (split(affine(x, *net[name]), num_heads) for name, x in inputs.items())
-    at, m, count = products(q, k), slopes(num_heads), np.cumsum(visible, -1)
+    inputs = dict(zip(LABML, (query, key, value), strict=False))
+    layer = projected_heads(inputs, parameters, LABML, num_heads, visible)
+    chain, score_error = counted_scores(layer.q, layer.k, num_heads, visible)
+    mix = weighted_mean(chain, layer.v, keep, p)
+    return total(lambda P: output_error(layer, mix, score_error, P), precision)
+
+
+def counted_scores(
+    q: ndarray, k: ndarray, heads: int, visible: ndarray
+) -> tuple[Rows, Callable[[Precision, ndarray, ndarray], ndarray]]:
+    """
+    Compute the rows of q.k / sqrt(D) + slope times the count of visible keys, and their error.
+    """
+    at, m, count = products(q, k), slopes(heads), np.cumsum(visible, -1)
     s = at.raw * at.scale + m[:, None, None] * count
-    mix = weighted_mean(rows(s, visible, at.lost), v, keep, p)
-
-    def error(P: Precision) -> ndarray:
-        Eq, Ek, Ev = (
-            split(linear_error((x, None), *net[name], P, P.stage), num_heads)
-            for name, x in inputs.items()
-        )
-        Es = alibi_error(at, m, count, P, Eq, Ek.swapaxes(-1, -2))
-        return linear_error(
-            (merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))),
-            *net["output"],
-            P,
-            P.storage,
-        )
-
-    return total(error, precision)
+    return rows(s, visible, at.lost), partial(alibi_error, at, m, count)

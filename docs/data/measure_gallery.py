@@ -18,7 +18,6 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import attnverify as av  # noqa: E402
 from attnverify.catalogue.pytrees import leaves  # noqa: E402
-from attnverify.fault_score import first_failure, implementation_of  # noqa: E402
 from attnverify.faults.registry import Fault, read_faults  # noqa: E402
 from attnverify.inputs.fixed_cases import fitting_sizes  # noqa: E402
 from attnverify.inputs.recipe import Recipe  # noqa: E402
@@ -28,6 +27,7 @@ from attnverify.report.root_causes import triage  # noqa: E402
 from attnverify.verdicts.cell import cells  # noqa: E402
 from attnverify.verdicts.columns import judge_cell  # noqa: E402
 from attnverify.verdicts.tally import Options  # noqa: E402
+from tests.attnverify.faults.first_failure import first_failure, implementation_of  # noqa: E402
 
 USUAL = {"B": 2, "H": 4, "N": 32, "M": 32, "D": 32, "E": 32, "Q": 32, "K": 32, "A": 32, "F": 32,
 "P": 32, "S": 32, "L": 2}  # fmt: skip

@@ -25,7 +25,7 @@ LEVELS = (
     ("checks", "diagnosis"),
     ("failures",),
     ("verdicts",),
-    ("isolation", "fault_score", "differential"),
+    ("isolation", "differential"),
     ("report", "session"),
     ("plugin", "campaign", "bench", "doctor", "interface"),
     ("cli",),

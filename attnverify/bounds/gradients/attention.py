@@ -1,5 +1,7 @@
 """Bounds for the gradients of the attentions without relative positions."""
 
+from functools import partial
+
 import numpy as np
 from numpy import ndarray
 
@@ -10,26 +12,15 @@ from attnverify.bounds.gradients.steps import (
     Grads,
     at_seeing_queries,
     at_seen_keys,
+    attention_gradients,
     backward,
     mask_gradient,
-    nan_to_inf,
-    scaled_gradient,
     score_gradient_error,
 )
 from attnverify.bounds.scores import Products, additive, products
-from attnverify.bounds.softmax_rows import Precisions, Rows, total, zero_where_hidden
+from attnverify.bounds.softmax_rows import Precisions, total, zero_where_hidden
 from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
 from attnverify.precision import Precision
-
-
-def _simple(
-    at: Products, x: ndarray, E: ndarray, chain: Rows, P: Precision
-) -> tuple[ndarray, ndarray]:
-    """
-    Compute `dot_gradients`, exactly zero for queries that see no key and keys that no query sees.
-    """
-    dQ, dK = dot_gradients(at, x, E, P)
-    return at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
 
 
 def scaled_dot_product_attention_grad(
@@ -44,19 +35,14 @@ def scaled_dot_product_attention_grad(
     precision: Precisions,
 ) -> Grads:
     """
-    Bound the errors of dQ, dK, dV, and of the gradient of a float mask: `score_gradient_error`,
-    then one product each.
+    Bound the errors of dQ, dK, dV, and of the gradient of a float mask: `attention_gradients`, of
+    one product each.
     """
     at = products(query, key)
     chain, error = masked_products(at, mask)
     back = backward(weighted_mean(chain, value, keep, p), d_output)
-
-    def bound(P: Precision) -> Grads:
-        E_dS, dV = score_gradient_error(back, error(P), P)
-        dQ, dK = _simple(at, *scaled_gradient(back.dS, E_dS, at.scale, chain, P), chain, P)
-        return (dQ, dK, dV, *mask_gradient(back.dS, E_dS, mask, P))
-
-    return total(bound, precision)
+    own = at.scale, partial(dot_gradients, at)
+    return total(lambda P: attention_gradients(back, error(P), *own, P, mask), precision)
 
 
 def alibi_attention_grad(
@@ -74,10 +60,8 @@ def alibi_attention_grad(
     def gradients(
         P: Precision, at: Products, m: ndarray, distance: ndarray, mix: WeightedMean
     ) -> Grads:
-        back = backward(mix, d_output)
-        E_dS, dV = score_gradient_error(back, alibi_error(at, m, distance, P), P)
-        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
-        return (*_simple(at, x, E, mix.rows, P), dV)
+        own = alibi_error(at, m, distance, P), at.scale, partial(dot_gradients, at)
+        return attention_gradients(backward(mix, d_output), *own, P)
 
     def bound(P: Precision) -> Grads:
         return tuple(

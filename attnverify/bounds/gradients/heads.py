@@ -2,13 +2,14 @@
 Bounds for the backward pass of an attention in heads between projections, which the layers share.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.alibi import alibi_error, slopes
+from attnverify.bounds import layers
 from attnverify.bounds.attention import masked_products
 from attnverify.bounds.error_rules import rounding_error, storage_error, sum_error
 from attnverify.bounds.gradients.relative import (
@@ -27,11 +28,11 @@ from attnverify.bounds.gradients.steps import (
     score_gradient_error,
     shared_gradient,
 )
-from attnverify.bounds.layers import affine, linear_error, merge, split, zero_unseen_keys
+from attnverify.bounds.layers import TABLES, ProjectedHeads, heads_forward, merge, split
 from attnverify.bounds.relative import learned_error, learned_relative_terms
 from attnverify.bounds.scores import products
 from attnverify.bounds.softmax_rows import Rows, rows
-from attnverify.bounds.weighted_mean import weighted_mean, weighted_mean_error
+from attnverify.bounds.weighted_mean import weighted_mean
 from attnverify.precision import Precision
 
 Linear = tuple[ndarray, ndarray | None]  # weight and bias
@@ -111,21 +112,8 @@ def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
 
 def counted_scores(q: ndarray, k: ndarray, heads: int, visible: ndarray) -> Scores:
     """Compute the scores q.k / sqrt(D) and slope times the count of visible keys."""
-    at, m, count, dot = (
-        products(q, k),
-        slopes(heads),
-        np.cumsum(visible, -1),
-        dot_scores(q, k, None),
-    )
-    s = at.raw * at.scale + m[:, None, None] * count
-
-    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray:
-        return alibi_error(at, m, count, P, Eq, Ek)
-
-    return replace(dot, rows=rows(s, visible, at.lost), error=error)
-
-
-TABLES = ("key_pos_embeddings", "key_pos_bias", "query_pos_bias")
+    chain, error = layers.counted_scores(q, k, heads, visible)
+    return replace(dot_scores(q, k, None), rows=chain, error=error)
 
 
 def learned_scores(
@@ -139,9 +127,6 @@ def learned_scores(
     embeddings, bias, query_bias = (parameters[name] for name in TABLES)
     at = learned_relative_terms(q, k, embeddings, bias, query_bias, align)
     place, low = places_of(at), first_place(embeddings, at.s.shape, align)
-
-    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray:
-        return learned_error(at, P, Eq, Ek)
 
     def gradients(
         s: ndarray, E: ndarray, P: Precision, Eq: ndarray, Ek: ndarray
@@ -157,46 +142,8 @@ def learned_scores(
     def placed(name: str, E: ndarray) -> ndarray:
         return E if name == "query_pos_bias" else place_rows(E, parameters[name], low)
 
-    return Scores(rows(at.s, visible, at.lost), at.scale, error, gradients, placed)
-
-
-@dataclass(frozen=True)
-class ProjectedHeads:
-    """
-    Inputs by the names of their projections, hidden keys and values zero; weight and bias of each
-    projection and of the output's; queries, keys and values in heads, in float64.
-    """
-
-    inputs: dict[str, ndarray]
-    net: dict[str, Linear]
-    output: str
-    heads: int
-    q: ndarray
-    k: ndarray
-    v: ndarray
-    present: tuple[ndarray, ndarray, ndarray]
-    """Which queries see a key, and which keys and values are seen, in some head."""
-
-
-def projected_heads(
-    inputs: Mapping[str, ndarray],
-    parameters: Mapping[str, ndarray],
-    names: Sequence[str],
-    heads: int,
-    mask: ndarray | None,
-) -> ProjectedHeads:
-    """Project query, key and value; `names` are those of the projections, the output's last."""
-    visible = mask if mask is None or mask.dtype == bool else mask > -np.inf
-    (query, key, value), (*_, output) = inputs.values(), names
-    found = dict(
-        zip(inputs, (query, *(zero_unseen_keys(x, visible) for x in (key, value))), strict=True)
-    )
-    net = {name: (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) for name in names}
-    q, k, v = (split(affine(x, *net[name]), heads) for name, x in found.items())
-    pairs = np.ones((len(q), 1, q.shape[-2], k.shape[-2]), bool)
-    pairs = pairs if visible is None else pairs & visible
-    sees, seen = np.asarray(pairs.any((1, 3))), np.asarray(pairs.any((1, 2)))
-    return ProjectedHeads(found, net, output, heads, q, k, v, (sees, seen, seen))
+    chain, error = rows(at.s, visible, at.lost), partial(learned_error, at)
+    return Scores(chain, at.scale, error, gradients, placed)
 
 
 @dataclass(frozen=True)
@@ -226,12 +173,8 @@ def heads_gradients(
     output projection hands to the heads, whose attention kept its own output in `stage`.
     """
     within, w_out = replace(P, storage=P.stage), layer.net[layer.output][0]
-    Eq, Ek, Ev = (
-        split(linear_error((x, None), *layer.net[name], P, P.stage), layer.heads)
-        for name, x in layer.inputs.items()
-    )
-    Es, mix = scores.error(P, Eq, Ek.swapaxes(-1, -2)), weighted_mean(scores.rows, layer.v, keep, p)
-    heard = merge(mix.o), merge(weighted_mean_error(mix, Es, Ev, P, P.stage))
+    mix = weighted_mean(scores.rows, layer.v, keep, p)
+    (Eq, Ek, Ev), Es, heard = heads_forward(layer, mix, scores.error, P)
     given = d_output, np.zeros_like(d_output)
     E_heads, found = parameter_gradients(
         layer.output, layer.net[layer.output], given, heard[0], P, heard[1]

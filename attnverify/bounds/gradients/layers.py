@@ -12,14 +12,12 @@ from attnverify.bounds.error_rules import gamma, rounding_error, storage_error
 from attnverify.bounds.gradients.heads import (
     HeadsBackward,
     Pair,
-    ProjectedHeads,
     Scores,
     counted_scores,
     dot_scores,
     heads_gradients,
     learned_scores,
     parameter_gradients,
-    projected_heads,
 )
 from attnverify.bounds.gradients.scores import dot_gradients, projection
 from attnverify.bounds.gradients.steps import (
@@ -28,7 +26,15 @@ from attnverify.bounds.gradients.steps import (
     scaled_gradient,
     score_gradient_error,
 )
-from attnverify.bounds.layers import affine, linear_error, merged_masks
+from attnverify.bounds.layers import (
+    LABML,
+    MULTI_HEAD,
+    ProjectedHeads,
+    affine,
+    linear_error,
+    merged_masks,
+    projected_heads,
+)
 from attnverify.bounds.scores import products
 from attnverify.bounds.softmax_rows import Precisions, total
 from attnverify.bounds.weighted_mean import weighted_mean
@@ -169,9 +175,6 @@ def multi_head_self_attention_grad(
     return total(bound, precision)
 
 
-MULTI_HEAD = ("q_proj", "k_proj", "v_proj", "out_proj")
-
-
 def merged_mask_gradient(dS: Pair, attn_mask: ndarray | None, P: Precision) -> tuple[ndarray, ...]:
     """Bound the error of the gradient of attn_mask, whose first axis may be batch and heads."""
     per_head = attn_mask is not None and attn_mask.ndim == 3
@@ -243,9 +246,6 @@ def alibi_multi_head_attention_grad(
     scores = counted_scores(layer.q, layer.k, num_heads, visible)
     given = layer, scores, d_output, parameters
     return total(lambda P: labml_gradients(*given, P, keep, p), precision)
-
-
-LABML = ("query.linear", "key.linear", "value.linear", "output")
 
 
 def labml_gradients(

@@ -8,14 +8,10 @@ from numpy import ndarray
 from attnverify.bounds.error_rules import gamma, rounding_error
 from attnverify.bounds.gradients.steps import (
     Grads,
-    at_seeing_queries,
-    at_seen_keys,
+    attention_gradients,
     backward,
     given_gradient,
-    nan_to_inf,
     product_gradient,
-    scaled_gradient,
-    score_gradient_error,
     shared_gradient,
 )
 from attnverify.bounds.relative import (
@@ -109,22 +105,25 @@ def transformer_xl_attention_grad(
     """
     Bound the errors of the gradients of query, key, value, position, u, v.
 
-    dS by `score_gradient_error`, then `transformer_xl_gradients`.
+    By `attention_gradients`, of `transformer_xl_gradients`.
     """
     at = transformer_xl_terms(query, key, position, u, v)
-    mix = transformer_xl_mixture(at, value, visible)
-    back = backward(mix, d_output)
-    N, M = at.s.shape[-2:]
-    to = np.arange(M) - np.arange(N)[:, None] + N - 1
+    back = backward(transformer_xl_mixture(at, value, visible), d_output)
+
+    def gradients(x: ndarray, E: ndarray, P: Precision) -> Grads:
+        return transformer_xl_gradients(at, x, E, read_without_shift(x), read_without_shift(E), P)
 
     def bound(P: Precision) -> Grads:
-        E_dS, dV = score_gradient_error(back, transformer_xl_error(at, P), P)
-        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
-        t, E_t = (scatter_by_pair(a, to, N + M - 1)[..., :M] for a in (x, E))
-        dQ, dK, *rest = transformer_xl_gradients(at, x, E, t, E_t, P)
-        return (at_seeing_queries(mix.rows, dQ), at_seen_keys(mix.rows, nan_to_inf(dK)), dV, *rest)
+        return attention_gradients(back, transformer_xl_error(at, P), at.scale, gradients, P)
 
     return total(bound, precision)
+
+
+def read_without_shift(x: ndarray) -> ndarray:
+    """Lay out by place what pairs [N M] that see each other read there, shifted: [N M]."""
+    N, M = x.shape[-2:]
+    to = np.arange(M) - np.arange(N)[:, None] + N - 1
+    return scatter_by_pair(x, to, N + M - 1)[..., :M]
 
 
 def transformer_xl_gradients(
@@ -178,8 +177,7 @@ def transformer_xl_score_grad(
 
     def bound(P: Precision) -> Grads:
         x, E = given_gradient(d_output, at.scale, P)
-        t, E_t = (before_rel_shift(a) for a in (x, E))
-        return transformer_xl_gradients(at, x, E, t, E_t, P)
+        return transformer_xl_gradients(at, x, E, before_rel_shift(x), before_rel_shift(E), P)
 
     return total(bound, precision)
 
@@ -219,28 +217,26 @@ def learned_relative_attention_grad(
     """
     Bound the errors of the gradients of query, key, value and the three tables.
 
-    dS by `score_gradient_error`, then `learned_gradients`; rows of the tables that no pair reads
-    are exactly zero.
+    By `attention_gradients`, of `in_whole_tables`.
     """
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    mix = weighted_mean(rows(at.s, visible, at.lost), value)
-    back = backward(mix, d_output)
+    back = backward(weighted_mean(rows(at.s, visible, at.lost), value), d_output)
+    own = at.scale, in_whole_tables(at, key_pos_embeddings, key_pos_bias, align)
+    return total(lambda P: attention_gradients(back, learned_error(at, P), *own, P), precision)
+
+
+def in_whole_tables(
+    at: Learned, key_pos_embeddings: ndarray, key_pos_bias: ndarray, align: str
+) -> Callable[[ndarray, ndarray, Precision], Grads]:
+    """Compute `learned_gradients`; rows of the tables that no pair reads are exactly zero."""
     place, low = places_of(at), first_place(key_pos_embeddings, at.s.shape, align)
 
-    def bound(P: Precision) -> Grads:
-        E_dS, dV = score_gradient_error(back, learned_error(at, P), P)
-        x, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
+    def gradients(x: ndarray, E: ndarray, P: Precision) -> Grads:
         dQ, dK, da, dc, db = learned_gradients(at, x, E, place, P)
-        return (
-            at_seeing_queries(mix.rows, dQ),
-            at_seen_keys(mix.rows, nan_to_inf(dK)),
-            dV,
-            place_rows(da, key_pos_embeddings, low),
-            place_rows(dc, key_pos_bias, low),
-            db,
-        )
+        tables = place_rows(da, key_pos_embeddings, low), place_rows(dc, key_pos_bias, low)
+        return (dQ, dK, *tables, db)
 
-    return total(bound, precision)
+    return gradients
 
 
 def learned_gradients(
@@ -282,20 +278,8 @@ def learned_relative_score_grad(
 ) -> Grads:
     """Compute `learned_gradients` of an exact dS."""
     at = learned_relative_terms(query, key, key_pos_embeddings, key_pos_bias, query_pos_bias, align)
-    place, low = places_of(at), first_place(key_pos_embeddings, at.s.shape, align)
-
-    def bound(P: Precision) -> Grads:
-        x, E = given_gradient(d_output, at.scale, P)
-        dQ, dK, da, dc, db = learned_gradients(at, x, E, place, P)
-        return (
-            dQ,
-            dK,
-            place_rows(da, key_pos_embeddings, low),
-            place_rows(dc, key_pos_bias, low),
-            db,
-        )
-
-    return total(bound, precision)
+    gradients = in_whole_tables(at, key_pos_embeddings, key_pos_bias, align)
+    return total(lambda P: gradients(*given_gradient(d_output, at.scale, P), P), precision)
 
 
 def places_of(at: Learned) -> "OfPlaces":

@@ -1,5 +1,7 @@
 """Bounds for the gradients of the scores, of softmax and of dropout."""
 
+from functools import partial
+
 import numpy as np
 from numpy import ndarray
 
@@ -101,12 +103,8 @@ def scaled_dot_product_score_grad(
 ) -> Grads:
     """Bound the errors of dQ = scale dS K and dK = scale dS^T Q of an exact dS."""
     at = products(query, key)
-
-    def bound(P: Precision) -> Grads:
-        x, E = given_gradient(d_output, at.scale, P)
-        return dot_gradients(at, x, E, P)
-
-    return total(bound, precision)
+    given = partial(given_gradient, d_output, at.scale)
+    return total(lambda P: dot_gradients(at, *given(P), P), precision)
 
 
 def inner_error(

@@ -3,6 +3,7 @@ What the bounds of the gradients share: the absolute-value majorant of the backw
 by step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log, log2
 
@@ -321,6 +322,26 @@ def product_gradient(
         grown = grown + gamma(blocks, P.grad_partial.u) * top + blocks * P.grad_partial.eta
         grown = with_overflow(grown, top / scale, P.grad_partial)
     return rounding_error(x @ y, grown, P.storage if narrow else P.joined)
+
+
+def attention_gradients(
+    back: Backward,
+    Es: ndarray | None,
+    scale: float,
+    gradients: Callable[[ndarray, ndarray, Precision], Grads],
+    P: Precision,
+    mask: ndarray | None = None,
+) -> Grads:
+    """
+    Bound the errors of dQ, dK, dV, of what else a score has gradients by, and of that of a float
+    mask: `score_gradient_error`, then the score's own, from scale dS and its error; exactly zero
+    for queries that see no key and keys that no query sees.
+    """
+    E_dS, dV = score_gradient_error(back, Es, P)
+    chain = back.mix.rows
+    dQ, dK, *rest = gradients(*scaled_gradient(back.dS, E_dS, scale, chain, P), P)
+    seen = at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
+    return (*seen, dV, *rest, *mask_gradient(back.dS, E_dS, mask, P))
 
 
 def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:

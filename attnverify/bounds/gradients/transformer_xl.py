@@ -13,7 +13,7 @@ from attnverify.bounds.gradients.feed_forward import feed_forward_gradient
 from attnverify.bounds.gradients.heads import Pair, parameter_gradients
 from attnverify.bounds.gradients.layer_norm import layer_norm_gradient
 from attnverify.bounds.gradients.layers import in_order
-from attnverify.bounds.gradients.relative import scatter_by_pair, transformer_xl_gradients
+from attnverify.bounds.gradients.relative import read_without_shift, transformer_xl_gradients
 from attnverify.bounds.gradients.steps import (
     at_seeing_queries,
     at_seen_keys,
@@ -83,11 +83,10 @@ def attention_backward(
     """
     at, (_, Ev), (_, Ek) = forward.at, forward.v, forward.k
     mix, d_heads = without_lost_gradients(forward.mix, d_heads)
-    back, (N, M) = backward(mix, d_heads[0]), at.s.shape[-2:]
+    back = backward(mix, d_heads[0])
     E_dS, E_dv = score_gradient_error(back, forward.Es, P, Ev, d_heads[1], P.storage)
     s, E = scaled_gradient(back.dS, E_dS, at.scale, mix.rows, P)
-    to = np.arange(M) - np.arange(N)[:, None] + N - 1
-    t, E_t = (scatter_by_pair(a, to, N + M - 1)[..., :M] for a in (s, E))
+    t, E_t = read_without_shift(s), read_without_shift(E)
     errors = transformer_xl_gradients(at, s, E, t, E_t, P, forward.Eq, Ek, forward.E_r)
     E_dq, E_dk, E_dr, E_du, E_dw = errors
     E_dq, E_dk = at_seeing_queries(mix.rows, E_dq), at_seen_keys(mix.rows, nan_to_inf(E_dk))

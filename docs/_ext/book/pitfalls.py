@@ -10,7 +10,6 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import Fault, read_faults
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
@@ -20,6 +19,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_one
 from book import facts
 from book.docstrings import errata
+from tests.attnverify.faults.first_failure import implementation_of
 
 PICTURED = {
     "softmax": "softmax_average_of_empty_rows",

@@ -32,9 +32,10 @@ SMALL = ("--sizes", "N=6,M=5,Q=4,K=4,A=3", "--seconds", "0")
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No peers: what they take is no matter here."""
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No peers: what they take is no matter here. Failures are recorded in a folder of the test."""
     monkeypatch.setattr(own_kernel, "contestants", lambda case: [])
+    monkeypatch.chdir(tmp_path)
 
 
 def bench(folder: Path, code: str, *more: str) -> Result:
@@ -58,6 +59,13 @@ def test_a_wrong_kernel_is_not_timed_unless_asked_and_then_marked(tmp_path: Path
     (tmp_path / "again").mkdir()
     asked = bench(tmp_path / "again", WRONG, "--wrong")
     assert asked.return_value == 1 and "wrong:" in asked.output and " us " in asked.output
+
+
+def test_what_is_wrong_is_told_by_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "my_score.py").write_text(WRONG)
+    (implementation,) = load(str(tmp_path / "my_score.py")).implementations
+    told = own_kernel.first_wrong(implementation, "float32").splitlines()
+    assert told[0] == "the scale is 10.00% low" and "wrong number" in told[1]
 
 
 @pytest.mark.parametrize("name", ["slow_clock", "slow_clock_later", "patched_bench"])

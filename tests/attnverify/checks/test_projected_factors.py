@@ -20,9 +20,9 @@ from attnverify.checks.projected_factors import (
     measure_projected,
     projected_factor_checks,
 )
-from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import read_faults
 from attnverify.judge.errors import Disagreement, Unsupported
+from tests.attnverify.faults.first_failure import implementation_of
 from tests.rounding_variants.grammar import arithmetics_of, derive, draw_derivation
 from tests.sight.planted import NOTHING, planted, planted_in
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from attnverify.fault_score import first_failure, implementation_of
 from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults.first_failure import first_failure, implementation_of
 
 
 def dtypes_of(fault: Fault) -> tuple[str, ...]:

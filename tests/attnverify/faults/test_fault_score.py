@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnverify import ROOT, fault_score
+from attnverify import ROOT
 from attnverify.cli import main
-from attnverify.fault_score import first_failure, implementation_of
 from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
 from attnverify.faults.user_tests import measure_user_tests
 from attnverify.verdicts import columns, one_case
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults import first_failure as module_of_score
+from tests.attnverify.faults.first_failure import first_failure, implementation_of
 from tests.attnverify.faults.kill_score import dtypes_of, hardest, score_fault, table
 
 read_faults()
@@ -37,8 +38,8 @@ def test_the_score_judges_the_very_cases_of_a_run(
     for module, judge, key in (
         (one_case, "judge", "cells"),
         (columns, "judge_side_effects", "cells"),
-        (fault_score, "judge", "score"),
-        (fault_score, "judge_side_effects", "score"),
+        (module_of_score, "judge", "score"),
+        (module_of_score, "judge_side_effects", "score"),
     ):
         monkeypatch.setattr(module, judge, recording(getattr(module, judge), seen[key]))
     control = CONTROLS[name]

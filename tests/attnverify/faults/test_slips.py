@@ -20,9 +20,9 @@ from attnverify.backends.loader import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.catalogue.traits import DTYPES
-from attnverify.fault_score import first_failure, implementation_of
 from attnverify.faults.registry import read_faults
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults.first_failure import first_failure, implementation_of
 
 pytestmark = pytest.mark.faults
 

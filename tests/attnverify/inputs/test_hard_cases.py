@@ -12,7 +12,6 @@ from numpy import ndarray
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.large_sizes import GRIDS, large_size_checks
-from attnverify.fault_score import implementation_of
 from attnverify.faults.registry import read_faults
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import FAR, fixed_cases
@@ -25,6 +24,7 @@ from attnverify.judge.invoke import to_backend_arrays
 from attnverify.judge.judging import judge
 from attnverify.precision import resolve
 from attnverify.reference.attention import weigh as right_weights
+from tests.attnverify.faults.first_failure import implementation_of
 from tests.sight.lengths import ATTENTIONS, wrong
 
 FAULTS, _ = read_faults()

@@ -103,8 +103,8 @@ def judged_recipes(
     implementation: Implementation, dtype: str, kind: str, cases: int, options: Options
 ) -> Iterator[str]:
     """
-    Probes, draws, more draws in place of weak ones, and what Hypothesis tries: as
-    :func:`attnverify.verdicts.columns.judge_each` goes through them.
+    Probes, draws, more draws in place of weak ones, and what Hypothesis tries, in the order of a
+    run.
     """
     operation, held = implementation.operation.name, Counter[str]()
 
