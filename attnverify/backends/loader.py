@@ -37,7 +37,12 @@ from attnverify.backends.call_adapter import UnknownArgument, adapt_signature, b
 from attnverify.backends.declarations import STRICT, Declarations, read_declarations
 from attnverify.backends.machine import UNSEEN, Machine, find_machine, imported_names
 from attnverify.backends.source import PROJECT_BACKENDS, Source, parse_source
-from attnverify.backends.triton_interpreter import INTERPRETED, has_interpreted, mend_interpreter
+from attnverify.backends.triton_interpreter import (
+    INTERPRETED,
+    has_interpreted,
+    has_kernels,
+    mend_interpreter,
+)
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.outside import answers_of
 from attnverify.catalogue.traits import CHAPTERS
@@ -63,6 +68,7 @@ class Backend:
     sampled  whether shorter profiles judge few cases of it: a column of ours on the machine
     is_compiled_too  whether the same run judges its kernels compiled, on the machine
     interpreted  whether Triton's interpreter executes the kernels of a user's file
+    has_kernels  whether a user's file has kernels of Triton
     declared what it says of the dtypes and features that it is judged in
     flushing the dtypes in which its library counts subnormal numbers as 0
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
@@ -90,6 +96,7 @@ class Backend:
     sampled: bool = False
     is_compiled_too: bool = False
     interpreted: bool = False
+    has_kernels: bool = False
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -371,6 +378,7 @@ def populate(
     try:
         if not parse_source(backend.source).is_column:
             backend.declared = read_declarations(root)
+            backend.has_kernels = has_kernels(modules)
             if mend_interpreter() and has_interpreted(modules):
                 backend.interpreted = True
                 backend.notes.append(INTERPRETED)

@@ -40,6 +40,12 @@ def has_interpreted(modules: Iterable[ModuleType]) -> bool:
     return any(type(value).__name__ == "InterpretedFunction" for value in inner(named + further))
 
 
+def has_kernels(modules: Iterable[ModuleType]) -> bool:
+    """Whether one of these modules has a kernel of Triton, compiled or interpreted."""
+    named = inner(value for module in modules for value in vars(module).values())
+    return any(type(value).__module__.startswith("triton.runtime.") for value in named)
+
+
 def inner(values: Iterable[Any]) -> Iterator[Any]:
     """The values, and what autotuning and heuristics wrap."""
     for value in values:

@@ -20,11 +20,13 @@ from attnverify.bench.report.results import (
     new_results_file,
     write_records,
 )
+from attnverify.isolation.second_look import made_use_of
 from attnverify.judge import state_guard
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
 
+QUICK = Options(profile="quick")
 INTERPRETED = "the PTX machine executes it here, and its seconds say nothing of a GPU's"
 
 
@@ -48,7 +50,10 @@ def race_backend(
             raced = race_one(implementation, case, wrong, measured=seconds > 0)
             if changes := "; ".join(map(str, state_guard.diff_and_restore(around))):
                 raced.entries[0].refused = changes
-        yield [record(raced, entry) for entry in raced.entries]
+        own, *others = [record(raced, entry) for entry in raced.entries]
+        if own["seconds"]:
+            own["inside"] = sorted(made_use_of(implementation, case.dtype, QUICK))
+        yield [own, *others]
 
 
 def choose_case(
@@ -125,7 +130,7 @@ def first_wrong(implementation: Implementation, dtype: str) -> str:
     What a quick run finds first wrong with its values, its cause in the first line; "" where they
     are right. The failure is recorded, as every run does.
     """
-    judged = judge_cell(Cell(implementation, None, dtype, "values"), Options(profile="quick"))
+    judged = judge_cell(Cell(implementation, None, dtype, "values"), QUICK)
     told = (f"{found.cause or found.symptom}\n{found}" for found in judged.findings)
     return next(told, "")
 

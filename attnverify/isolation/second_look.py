@@ -129,6 +129,15 @@ def digest(source: str) -> str:
     return sha256(path.read_bytes() if path.is_file() else source.encode()).hexdigest()
 
 
+def made_use_of(own: Implementation, dtype: str, options: Options) -> set[str]:
+    """Say in words what the calls of a few draws make use of that is no work of its own."""
+    inside = set[str]()
+    for case in unforeseen_cases(own, dtype, options):
+        with suppress(Disagreement, Unsupported):
+            inside |= bare_answer(own, case.recipe, dtype)[1]
+    return inside
+
+
 def held_in_numpy(own: Implementation) -> Implementation:
     """The implementation as one whose answers are NumPy arrays."""
     return replace(own, backend=replace(own.backend, library=numpy_library()))
@@ -155,6 +164,9 @@ def bare_answer(implementation: Implementation, recipe: Recipe, dtype: str) -> t
             outputs = call(implementation, given)
     finally:
         diff_and_restore(before)
+    launched = LAUNCHED in inside
+    inside -= {LAUNCHED}
+    inside |= {NOT_LAUNCHED} if implementation.backend.has_kernels and not launched else set()
     return map_leaves(lambda x: as_numpy(implementation, x), outputs), inside
 
 
@@ -183,6 +195,11 @@ def as_numpy(implementation: Implementation, output: Any) -> ndarray | None:
     return x.astype(numpy_dtype(dtype)) if x.dtype.kind == "f" else x
 
 
+LAUNCHED, NOT_LAUNCHED = "launches a kernel", "answers calls without a kernel of Triton"
+
+PASSING = (StopIteration, StopAsyncIteration, GeneratorExit, KeyError)
+"""Exceptions by which Python ends loops, and caches say what they lack."""
+
 OWN_FOLDERS = ("spec", "numpy_ref", "torch_impl", "cupy_impl", "reference")
 """Where attnverify itself answers."""
 
@@ -210,7 +227,10 @@ SHOW_CALLERS = (
 
 @contextmanager
 def watched(inside: set[str]) -> Iterator[None]:
-    """Write down which functions of interest are called, on threads that begin meanwhile too."""
+    """
+    Write down which functions of interest are called, on threads that begin meanwhile too, and
+    after which exceptions a user's code goes on.
+    """
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -218,14 +238,26 @@ def watched(inside: set[str]) -> Iterator[None]:
         elif event == "c_call":
             inside.update(built_in(frame, argument))
 
-    before = sys.getprofile()
+    before, traced = sys.getprofile(), sys.gettrace()
     threading.setprofile(watch)
     sys.setprofile(watch)
+    sys.settrace(partial(catch, inside))
     try:
         yield
     finally:
+        sys.settrace(traced)
         sys.setprofile(before)
         threading.setprofile(before)
+
+
+def catch(inside: set[str], frame: FrameType, event: str, argument: Any) -> Any:
+    """Follow a frame of a user's file, and write down which exceptions are raised in it."""
+    if event == "call" and (is_library(frame.f_code.co_filename) or frame.f_code.co_name[0] == "<"):
+        return None
+    frame.f_trace_lines = False
+    if event == "exception" and not issubclass(argument[0], PASSING):
+        inside.add(f"goes on after {argument[0].__name__} (line {frame.f_lineno})")
+    return partial(catch, inside)
 
 
 def answers_of_others(frame: FrameType) -> Iterator[str]:
@@ -235,6 +267,8 @@ def answers_of_others(frame: FrameType) -> Iterator[str]:
         room = module.split(".")[1]
         if room in OWN_FOLDERS and not code.co_name.startswith("<"):
             yield f"calls attnverify.{room} inside"
+    elif module.startswith("triton.runtime.") and code.co_name == "run":
+        yield LAUNCHED
     elif module == "inspect" and frame.f_back and not is_library(frame.f_back.f_code.co_filename):
         yield f"looks at its caller by inspect.{code.co_name}"
     elif any(part in code.co_name for part in ATTENTION_OF_OTHERS) and is_library(code.co_filename):

@@ -116,8 +116,10 @@ def size(count: int | None) -> str:
 
 def doubts(group: list[Record]) -> Iterator[str]:
     """
-    Say whom the rounds do not tell apart from the fastest, and whether others had the machine too.
+    Say what somebody calls inside, whom the rounds do not tell apart from the fastest, and whether
+    others had the machine too.
     """
+    yield from (f"{one['label']} {words}" for one in group for words in one.get("inside", ()))
     right = [record for record in group if correct(record)]
     if len(right) > 1:
         first, rounds = right[0], right[0]["seconds"]["rounds"]

@@ -143,3 +143,13 @@ def test_few_rounds_and_a_busy_machine_are_told(capsys: pytest.CaptureFixture[st
     told = " ".join(capsys.readouterr().out.split())
     assert "each was timed 5 times: the order may be noise" in told
     assert "the machine was busy: load 6.2 on 2 cores" in told
+
+
+def test_a_race_says_what_answers_inside(tmp_path: Path) -> None:
+    wraps = "from attnverify.numpy_ref import additive_score as theirs\n\nPRECISION = 'wide'\n\n\n"
+    called = "def additive_score(query, key, w_query, w_key, w_score):\n    return theirs("
+    given = "query, key, w_query, w_key, w_score)\n"
+    done = bench(tmp_path, f"{wraps}{called}{given}")
+    assert "my_score calls attnverify.numpy_ref inside" in done.output
+    (tmp_path / "right").mkdir()
+    assert "inside" not in bench(tmp_path / "right", RIGHT).output

@@ -205,4 +205,76 @@ def test_the_last_line_says_that_a_library_answers(tmp_path: Path) -> None:
     line = ("--op", "scaled_dot_product_attention", "--dtype", "float32", "--profile", "quick")
     done = in_a_process("run", str(tmp_path / "falls.py"), *line, "-q")
     (last,) = done.output.splitlines()
-    assert last.endswith("; it calls the library's own scaled_dot_product_attention inside")
+    inside = "; it calls the library's own scaled_dot_product_attention inside, goes on after "
+    assert last.endswith(f"{inside}RuntimeError (line 10)")
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+FEATURES = {"gradient": False}
+
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def by_torch(x):
+    padded = torch.cat([x, torch.zeros_like(x[..., :1])], -1)
+    return padded.reshape(*x.shape[:-2], -1)[..., : -x.shape[-2]].reshape(x.shape).contiguous()
+
+
+def copied(x):
+    out = torch.empty_like(x)
+    copy[(triton.cdiv(x.numel(), 16),)](x, out, x.numel(), BLOCK=16)
+    return out
+
+
+def shift_right(x):
+"""
+NEVER = "answers calls without a kernel of Triton"
+BODIES = {
+    "launched": ("    return copied(by_torch(x))", ""),
+    "never": ("    return by_torch(x)", f"; it {NEVER}"),
+    "swallowed": (
+        "    try:\n        return copied(by_torch(x), 16)\n"
+        "    except Exception:\n        pass\n    return by_torch(x)",
+        f"; it {NEVER}, goes on after TypeError (line 28)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_kernel_that_is_never_launched_is_told(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("triton")
+    code, told = BODIES[name]
+    (tmp_path / "mine.py").write_text(f"{KERNEL}{code}\n")
+    line = ("--op", "shift_right", "--dtype", "float32", "--profile", "quick", "-k", "values")
+    done = in_a_process("run", str(tmp_path / "mine.py"), *line, "-q")
+    assert done.status == 0 and "right in float32" in done.output
+    assert done.output.splitlines()[-1].partition(" cases)")[2] == told
+
+
+SWALLOWS = """
+try:
+    raise RuntimeError("no kernel here")
+except Exception:
+    pass
+try:
+    {}["cached"]
+except KeyError:
+    pass
+return right(*given)
+"""
+
+
+def test_what_a_file_swallows_is_told_by_a_run_and_by_check(tmp_path: Path) -> None:
+    swallows = write(tmp_path, "swallows", body(SWALLOWS))
+    kept = str(tmp_path / "failures")
+    report = av.check(swallows, OPERATION, failures=kept)
+    words = " ".join(report.notes)
+    assert "goes on after RuntimeError (line " in words and "KeyError" not in words
