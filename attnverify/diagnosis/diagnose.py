@@ -13,7 +13,7 @@ seen (attnverify/diagnosis/whereabouts).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from functools import reduce
 
 import numpy as np
 
@@ -237,12 +237,11 @@ def tell_apart(
         return best
     (one, _), *_, (other, _) = best
     cases = where_they_differ(one, other, implementation.operation.name, dtype)
-    answers = chain.from_iterable(look_at(implementation, [case], budget) for case in cases)
-    found = next(answers, None)
-    if found is None and cases and not all(budget.left):
+    found = look_at(implementation, cases, budget)
+    if not found and cases and not all(budget.left):
         return best[:2]  # nobody knows
     # where none answers, they differ in nothing, or in what the implementation does not take
-    left = best[:-1] if found is None else explaining(best, found)
+    left = reduce(explaining, found, best) if found else best[:-1]
     return tell_apart(implementation, left, dtype, budget) if len(left) < len(best) else left[:2]
 
 

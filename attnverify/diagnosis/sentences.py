@@ -94,6 +94,13 @@ WRONG_WITHOUT_SCORES = "the weights are wrong even where {alike}{where}"
 ALL_ALIKE = "every visible key of a row has the same weight, as if all scores were the same{where}"
 BIASES_ALONE, ALL_EQUAL = "the scores are their biases alone", "all scores are equal"
 
+# what turned pairs show
+
+TABLE_WRONG = "the {name} by which pairs turn are wrong, the {other} are right"
+TABLE_SHIFTED = "the {name} of pairs read at other places of their table"
+TABLE_SHIFTED_BY = "{moved}: {shifts}; the {other} are right"
+PAIRS_ON = "{by:+} where {pairs} pairs turn"
+
 # what isolating inputs show
 
 FIRST_STAGE = "{stage}: wrong {words}{right}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from attnverify.backends.loader import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
-from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.diagnose import choose_of_other_kinds, diagnose
 from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.evidence import (
@@ -36,9 +36,10 @@ AGAIN = 3
 OF_A_FINDING, OF_SHRINKING = (52, 12), (8, 7)
 """Calls of the kernel and of the oracle for all but the region, and for the smallest case."""
 
-DEPENDS_ON_EARLIER_CALLS = (
-    "a freshly loaded backend gives the right answer to this call: the result depends on the calls "
-    "before it"
+KEPT = "something kept from earlier calls"
+DEPENDS_ON_EARLIER_CALLS = Cause(
+    f"{KEPT}: a freshly loaded backend gives the right answer to this call",
+    (Explanation(KEPT, KEPT),),
 )
 PASSED_AGAIN = "passed when it was run again: the result depends on the calls before it"
 
@@ -119,7 +120,7 @@ def describe_failure(
         what,
         share=share,
         message=str(error),
-        cause=None
+        cause=DEPENDS_ON_EARLIER_CALLS
         if depends
         else find_narrow_partials(implementation, case)
         or cause_of(failures, [*failing, case], others, budget),
@@ -129,10 +130,7 @@ def describe_failure(
             unshrunk_evidence(failures, failing, case, what, budget),
             describe_inputs(case),
         ),
-        notes=(
-            *save_or_say(record, failures.options.failures, implementation),
-            *([DEPENDS_ON_EARLIER_CALLS] if depends else []),
-        ),
+        notes=save_or_say(record, failures.options.failures, implementation),
     )
 
 

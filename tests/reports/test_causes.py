@@ -85,6 +85,10 @@ def made(slug: str, operation: str, folder: Path, repaired: bool = False) -> Imp
         ("softmax_over_heads_too", "multi_head_attention"),
         ("widths_of_the_head_for_both", "rotary_embedding"),
         ("gradient_of_the_logarithm", "softmax_grad"),
+        ("softmax_over_one", "additive_attention"),
+        ("only_the_query_is_normed", "transformer_xl_layer"),
+        ("maximum_scaled_again", "scaled_dot_product_attention"),
+        ("sines_read_behind_the_padding", "rotary_embedding"),
     ],
 )
 def test_the_cause_is_told(slug: str, operation: str, tmp_path: Path) -> None:

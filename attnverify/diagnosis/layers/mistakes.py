@@ -3,7 +3,7 @@ Mistakes inside a layer: what becomes of a row that sees no key, whose padding a
 residual the feed-forward is added to; and in its parameters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,8 @@ def layer_mistakes(
     if operation.name in ("transformer_xl_layer", "transformer_xl"):
         yield "a feed-forward whose residual is taken ahead of the first norm", with_early_residual
     if operation.name == "transformer_xl_layer":
-        yield "the norm ahead of the attention, x + attention(norm(x))", with_norm_ahead
+        for words, parts in NORMED.items():
+            yield words, partial(with_norm_ahead, parts)
     if operation.name.startswith("multi_head") and not operation.is_gradient:
         yield "weights that are averaged over the heads", with_mean_weights
 
@@ -81,15 +82,28 @@ def with_early_residual(operation: Operation, inputs: Inputs) -> Any:
     return in_stages(operation)(**inputs, norm=norm, feed=feed)
 
 
-def with_norm_ahead(operation: Operation, inputs: Inputs) -> Any:
-    """Return the layer with its first norm in front: of the segment, and of its memory too."""
+NORMED = {
+    "the norm ahead of the attention, x + attention(norm(x))": (0, 1, 2),
+    "the norm ahead of the query alone, x + attention(norm(x), x, x)": (0,),
+    "the norm ahead of query and key alone, x + attention(norm(x), norm(x), x)": (0, 1),
+}
+"""Which of query, key and value are projected from what is normed, not behind the attention."""
 
-    own, x = inputs["parameters"], inputs["x"]
-    parts = own["layer_norm.weight"], own.get("layer_norm.bias"), inputs.get("eps", 1e-5)
+
+def with_norm_ahead(parts: Sequence[int], operation: Operation, inputs: Inputs) -> Any:
+    """Return the layer with its first norm in front: of the segment, and of its memory too."""
+    own, function = inputs["parameters"], in_stages(operation)
+    norm = own["layer_norm.weight"], own.get("layer_norm.bias"), inputs.get("eps", 1e-5)
     given = {name: inputs[name] for name in ("x", "mem") if inputs.get(name) is not None}
-    normed = {name: layers.layer_norm(each, *parts) for name, each in given.items()}
-    hooks = {"residual": lambda _, y: x + y, "norm": lambda y, *_: y}
-    return in_stages(operation)(**inputs | normed, **hooks)
+    normed = {name: layers.layer_norm(each, *norm) for name, each in given.items()}
+    noted: list[list[ndarray]] = []
+
+    def split(y: ndarray, H: int) -> list[ndarray]:
+        noted.append(layers.three_parts(y, H))
+        return [noted[0 if i in parts else -1][i] for i in range(3)]
+
+    function(**inputs | normed, parts=split)
+    return function(**inputs, parts=split, norm=lambda y, *_: y)
 
 
 def with_mean_weights(operation: Operation, inputs: Inputs) -> Any:

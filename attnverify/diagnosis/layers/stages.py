@@ -14,7 +14,7 @@ from numpy import ndarray
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.mistakes.sentinels import NUMBERS
-from attnverify.diagnosis.mistakes.stages import OTHER_AXES, over_axes
+from attnverify.diagnosis.mistakes.stages import OTHER_SOFTMAXES
 from attnverify.diagnosis.mistakes.tiles import tile_softmaxes
 from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, layers
@@ -189,8 +189,7 @@ STAGES: dict[str, dict[str, Any]] = {
 
 def softmaxes() -> Iterator[tuple[str, Callable[[ndarray, ndarray], ndarray]]]:
     """Other softmaxes: over another axis, in tiles, with another maximum."""
-    for words, axes in OTHER_AXES.items():
-        yield f"a softmax over the {words}", partial(over_axes, axes)
+    yield from OTHER_SOFTMAXES.items()
     yield from (
         (words, lambda score, visible, w=weigh: w(np.where(visible, score, -np.inf)))
         for words, weigh in tile_softmaxes()

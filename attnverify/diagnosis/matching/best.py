@@ -22,7 +22,7 @@ and not of its own."""
 NEARER = 100.0
 """So much nearer must such a candidate be in each number that is beyond the bound."""
 
-MOST_ALIKE = 6
+MOST_ALIKE = 24
 """So many candidates at most that these recipes cannot tell apart are held apart by others."""
 
 

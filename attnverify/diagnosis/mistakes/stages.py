@@ -80,9 +80,6 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
     return replace(s, weigh=weigh)
 
 
-OTHER_AXES = {"queries": (-2,), "heads": (-3,), "heads and keys together": (-3, -1)}
-
-
 def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarray:
     """A softmax over other axes than the keys alone."""
     if score.ndim < -min(axes):
@@ -92,6 +89,24 @@ def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarra
     shape = moved[0].shape
     flat = (x.reshape(*shape[: -len(axes)], -1) for x in moved)
     return np.moveaxis(attention.weigh(*flat).reshape(shape), last, axes)
+
+
+def over_itself(score: ndarray, visible: ndarray) -> ndarray:
+    """A softmax of each number alone, as where the axis has length 1."""
+    return attention.weigh(*(x[..., None] for x in np.broadcast_arrays(score, visible)))[..., 0]
+
+
+OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
+    **{
+        f"a softmax over the {words}": partial(over_axes, axes)
+        for words, axes in (
+            ("queries", (-2,)),
+            ("heads", (-3,)),
+            ("heads and keys together", (-3, -1)),
+        )
+    },
+    "a softmax over an axis of length 1, so that every weight is 1": over_itself,
+}
 
 
 def zeros_taken_for_hidden(s: StagedAttention) -> StagedAttention:
@@ -150,6 +165,13 @@ def maximum_of_rows(so_far: bool, seen: ndarray) -> ndarray:
     top = seen.max(axis=-1, keepdims=True)
     top = np.maximum.accumulate(top, -2) if so_far else top.max(axis=-2, keepdims=True)
     return np.where(np.isneginf(top), 0.0, top)
+
+
+def maximum_scaled_again(empty: float, s: StagedAttention) -> StagedAttention:
+    def scaled(seen: ndarray) -> ndarray:
+        return seen.max(axis=-1, keepdims=True) * s.scale
+
+    return without_maximum(empty, subtracted=scaled)(s)
 
 
 def normaliser_without(key: int, empty: float) -> Change:
@@ -426,10 +448,7 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (FLOATS, "NaN in rows that a float mask empties",
      float_mask(lambda s: replace(s, empty=np.nan))),
     (ANY, "scores of 0 taken for hidden", zeros_taken_for_hidden),
-    *(
-        (ANY, f"a softmax over the {words}", partial(replace, weigh=partial(over_axes, axes)))
-        for words, axes in OTHER_AXES.items()
-    ),
+    *((ANY, words, partial(replace, weigh=weigh)) for words, weigh in OTHER_SOFTMAXES.items()),
     *(
         row
         for empty in (0.0, 1.0)
@@ -442,6 +461,11 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         (ANY, f"a maximum {words}, so that rows far below {what} underflow",
          without_maximum(empty, subtracted=top))
         for words, what, top in MAXIMA
+        for empty in (0.0, 1.0)
+    ),
+    *(
+        (WIDE, "a maximum scaled by 1/sqrt(D) once more before it is subtracted, so that rows far "
+         "from 0 over- and underflow", partial(maximum_scaled_again, empty))
         for empty in (0.0, 1.0)
     ),
     (lambda op: OPEN(op) and MASKED(op), "a top-left causal mask in place of the one given",

@@ -26,6 +26,7 @@ from attnverify.diagnosis.whereabouts.outputs import (
     wrong_elements,
 )
 from attnverify.diagnosis.whereabouts.places import describe_indices
+from attnverify.diagnosis.whereabouts.turns import describe_turns
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -40,6 +41,8 @@ def localize(
     implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
 ) -> Cause | None:
     """What probes of the failing recipes say."""
+    if implementation.operation.name == "rotary_embedding" and (cause := describe_turns(observed)):
+        return cause
     for o in most_telling(observed):
         stage = first_wrong_stage(implementation, o, budget)
         if shows_weights(implementation.operation, o) and (

@@ -104,6 +104,24 @@ TEXTS: dict[str, Filled] = {
         'so, declare PRECISION = {"float16": {"grad_partial": "float16"}}, under which this case '
         "passes",
     ),
+    "TABLE_WRONG": (
+        {"name": "sines", "other": "cosines"},
+        "the sines by which pairs turn are wrong, the cosines are right",
+    ),
+    "TABLE_SHIFTED": (
+        {"name": "sines"},
+        "the sines of pairs read at other places of their table",
+    ),
+    "TABLE_SHIFTED_BY": (
+        {
+            "moved": "the sines of pairs read at other places of their table",
+            "shifts": "+8 where 24 pairs turn, +32 where 96 pairs turn",
+            "other": "cosines",
+        },
+        "the sines of pairs read at other places of their table: +8 where 24 pairs turn, +32 where "
+        "96 pairs turn; the cosines are right",
+    ),
+    "PAIRS_ON": ({"by": 8, "pairs": 24}, "+8 where 24 pairs turn"),
     "HAS_FACTOR": ({"what": "the scale is", "factor": "0.36% low"}, "the scale is 0.36% low"),
     "CONSTANT_SCALE": (
         {"scale": 0.5},

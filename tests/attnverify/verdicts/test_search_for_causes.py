@@ -125,3 +125,21 @@ def test_calls_without_a_gradient_are_told_by_the_smallest(tmp_path: Path) -> No
     assert "without one:\n  inputs: d_output (1, 1), score (1, 1)" in str(told.message)
     assert told.record is not None and "mask" not in told.record.words
     assert list((tmp_path / "failures").iterdir())
+
+
+KEEPING = """
+KEPT = {}
+
+def softmax(score, mask=None):
+    return KEPT.setdefault(score.shape, right.softmax(score, mask))
+"""
+
+
+def test_what_is_kept_from_earlier_calls_is_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "keeping.py").write_text(f"from attnverify import numpy_ref as right\n{KEEPING}")
+    backend = load(str(tmp_path / "keeping.py"))
+    (cell,) = (c for c in cells([backend], (), ("float32",)) if c.aspect == "values")
+    result = judge_cell(cell, Options("quick", failures=str(tmp_path)))
+    assert result.findings
+    for found in result.findings:
+        assert found.cause is not None and "kept from earlier calls" in found.cause.words
