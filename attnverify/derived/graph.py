@@ -206,7 +206,7 @@ class Graph:
         return sum(len(self.terms(each)) for each in node.inputs) > MOST_TERMS
 
     def root_has_many(self, node: Node) -> bool:
-        """Tell whether the sum that it is part of has more than two terms."""
+        """Tell whether every sum that it is part of has more than two terms."""
         return self._root_has_many[node]
 
     @cached_property
@@ -214,7 +214,8 @@ class Graph:
         found: dict[Node, bool] = {}
         for node in reversed(self.order):
             users = [user for user in self.users[node] if is_linear(user)]
-            found[node] = any(len(self.terms(user)) > 2 or found[user] for user in users)
+            many = [len(self.terms(user)) > 2 or found[user] for user in users]
+            found[node] = bool(many) and all(many)
         return found
 
     def terms(self, node: Node) -> list[ndarray]:

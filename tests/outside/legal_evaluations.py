@@ -1,6 +1,7 @@
 """
 Legal evaluations of a traced graph: every node is computed in the formats that the arithmetic
-declares, in an order, with errors of functions and in a place of the division that a seed chooses.
+declares, by a formula, in an order, with errors of functions and in a place of the division that a
+seed chooses.
 A search changes one node's seed at a time and keeps what brings the result nearer to its bound.
 """
 
@@ -18,6 +19,7 @@ from attnverify.derived.budgets.roles import also_kept, kept
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.tracing.node import COLLECTED, Node
 from attnverify.precision import Format, Precision
+from tests.outside.rewritings import rewritten
 
 ERRING = {"exp": "exp_ulps", "log": "exp_ulps", "tanh": "tanh_ulps", "sin": "sin_ulps"}
 
@@ -50,7 +52,8 @@ class Evaluation:
 
     def compute(self, node: Node) -> ndarray:
         rng = np.random.default_rng(self.seeds.get(node, 0))
-        found = RULES[node.kind](self, node, rng)
+        found = rewritten(self, node, rng)
+        found = RULES[node.kind](self, node, rng) if found is None else found
         if node in self.at.graph.exponents and self.at.P.step is None:
             return found  # what an exponent loses is the exponential's
         fmt, extra = kept(self.at, node), also_kept(self.at, node)
@@ -75,7 +78,10 @@ class Evaluation:
         return self.values[node.inputs[0]].max(node.axes, keepdims=True)
 
     def sum(self, node: Node, rng: np.random.Generator) -> ndarray:
-        x = self.values[node.inputs[0]]
+        return self.total(node, self.values[node.inputs[0]], rng)
+
+    def total(self, node: Node, x: ndarray, rng: np.random.Generator) -> ndarray:
+        """Sum what a node sums, of these numbers."""
         terms = np.moveaxis(x, node.axes, range(len(node.axes)))
         terms = terms.reshape(-1, *terms.shape[len(node.axes) :])
         if node.name == COLLECTED and self.at.P.step is not None and rng.random() < 0.7:
@@ -103,6 +109,12 @@ class Evaluation:
                     divisor = np.einsum(
                         f"{''.join(letters)},{out}->{out}", total, np.ones(node.shape)
                     )
+        found = self.product(node, factors, rng)
+        return found if divisor is None else self.acc(found / divisor)
+
+    def product(self, node: Node, factors: list[ndarray], rng: np.random.Generator) -> ndarray:
+        """Multiply as a node does, these factors."""
+        a, b, out = node.spec
         if self.at.P.operand is not None:
             factors = [rounded(x, self.at.P.operand) if rng.random() < 0.7 else x for x in factors]
         gone = [c for c in dict.fromkeys(a + b) if c not in out]
@@ -112,31 +124,36 @@ class Evaluation:
             terms = rounded(terms, self.at.P.joined)  # of a matrix and a vector, kept one by one
         parts = np.moveaxis(terms, int(np.argmin(terms.shape[: len(gone)])), 0) if gone else terms
         if self.at.P.step is not None and len(gone) > 1 and rng.random() < 0.7:
-            found = self.in_memory(self.added(parts, rng).reshape(-1, *node.shape))
-        else:
-            found = self.added(terms.reshape(-1, *node.shape), rng)
-        return found if divisor is None else self.acc(found / divisor)
+            return self.in_memory(self.added(parts, rng).reshape(-1, *node.shape))
+        return self.added(terms.reshape(-1, *node.shape), rng)
 
     def ew(self, node: Node, rng: np.random.Generator) -> ndarray:
         if node.name == "cast":
             return node.value
         found = getattr(np, node.name)(*(self.values[i] for i in node.inputs))
         if node.name in ERRING:
-            ulps = getattr(self.at.P, ERRING[node.name])
-            unit = 2 * self.at.P.softmax.u * ulps * 0.99
-            sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, node.shape)
-            found = found * (1 + sign * unit)
+            found = self.erring(node.name, found, rng)
         return self.acc(found)
+
+    def erring(self, name: str, x: ndarray, rng: np.random.Generator) -> ndarray:
+        """Move what a function gave by as many ulps as it may err."""
+        unit = 2 * self.at.P.softmax.u * getattr(self.at.P, ERRING[name]) * 0.99
+        sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, x.shape)
+        return x * (1 + sign * unit)
 
     def acc(self, x: ndarray) -> ndarray:
         return rounded(x, self.at.P.acc)
+
+    def to(self, x: ndarray, fmt: Format) -> ndarray:
+        return rounded(x, fmt)
 
     def added(self, terms: ndarray, rng: np.random.Generator) -> ndarray:
         """Add up in some order: one by one, in blocks, or pair by pair."""
         terms = terms[rng.permutation(len(terms))] if rng.random() < 0.7 else terms
         how = rng.integers(3)
         if how == 0:
-            return self.one_by_one(self.acc(terms))
+            fused = rng.random() < 0.5
+            return self.one_by_one(terms if fused else self.acc(terms))
         if how == 1 and len(terms) > 2:
             cut = int(rng.integers(1, len(terms)))
             parts = [self.one_by_one(self.acc(part)) for part in (terms[:cut], terms[cut:])]
