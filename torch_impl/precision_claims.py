@@ -31,9 +31,6 @@ SDPA = ("scaled_dot_product_attention", "alibi_attention")
 POSITIONS = ("transformer_xl_attention", "learned_relative_attention")
 SDPA_LAYERS = ("self_attention", "alibi_multi_head_attention")
 POSITION_LAYERS = ("relative_multi_head_attention", "transformer_xl_layer", "transformer_xl")
-FORMULA_OF_ADDITIVE = tuple(
-    f"additive_attention_{how}" for how in ("module", "module_train", "autocast")
-)
 SPELLED_OUT_LAYERS = ("multi_head_attention", "multi_head_self_attention")
 
 Claim = dict[str, Any]

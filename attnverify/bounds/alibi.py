@@ -109,14 +109,11 @@ def alibi_forms(
     """
     relative = (alibi_mixture(query, key, value, visible),)
 
-    def forms(P: Precision) -> tuple[Alibi, ...]:
-        return (
-            relative
-            if P.bias_form == "relative"
-            else tuple(alibi_mixture(query, key, value, visible, first) for first in (0, 1))
-        )
-
-    return forms
+    return lambda P: (
+        relative
+        if P.bias_form == "relative"
+        else tuple(alibi_mixture(query, key, value, visible, first) for first in (0, 1))
+    )
 
 
 def alibi_error(

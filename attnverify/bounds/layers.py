@@ -50,14 +50,12 @@ def linear_error(
     if bias is not None:
         E = E + start_error(np.abs(bias), n, P)
     if residual is not None:
-        E = E + start_error(np.abs(residual[0]) + _or_zero(residual[1]), n, P)
+        E = E + start_error(
+            np.abs(residual[0]) + (0.0 if residual[1] is None else residual[1]), n, P
+        )
     E = rounding_error(y, E, fmt)
     E = E if bias is None else rounding_error(y + bias, E, fmt)
     return E if np.isfinite(y.sum()) else np.where(np.isfinite(y), E, 0.0)
-
-
-def _or_zero(E: ndarray | None) -> ndarray | float:
-    return 0.0 if E is None else E
 
 
 def split(x: ndarray, num_heads: int) -> ndarray:
@@ -219,8 +217,7 @@ def multi_head_attention(
     at = products(layer.q, layer.k)
     mix = weighted_mean(masked_products(at, mask)[0], layer.v, keep, p)
 
-    def score_error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray | None:
-        return masked_products(at, mask, Eq, Ek)[1](P)
+    score_error = lambda P, Eq, Ek: masked_products(at, mask, Eq, Ek)[1](P)
 
     def error(P: Precision) -> tuple[ndarray, ndarray]:
         _, Es, heard = heads_forward(layer, mix, score_error, P)

@@ -300,13 +300,6 @@ def learned_relative_terms(
     return Learned(at.q, at.kT, b, a, index, at.raw, bk, qa, c, at.scale, s, lost)
 
 
-def gather_by_pair(x: ndarray, index: ndarray) -> ndarray:
-    """
-    Compute x[..., i, index[i, j]]: a product with the table's rows, laid out by query and key.
-    """
-    return x[..., np.arange(len(index))[:, None], index]
-
-
 def is_few_keys(index: ndarray, D: int) -> bool:
     """
     Tell whether the rows that each query reads, written out, are much smaller than a product with
@@ -324,7 +317,8 @@ def product_with_rows(
     query reads.
     """
     if not is_few_keys(index, q.shape[-1]):
-        return gather_by_pair(product(q, Eq, a, Ea), index)
+        whole = product(q, Eq, a, Ea)  # with all rows: taken from it [..., i, index[i, j]]
+        return whole[..., np.arange(len(index))[:, None], index]
     row, E_row = q[..., None, :], None if Eq is None else Eq[..., None, :]
     read, E_read = (None if x is None else np.moveaxis(x[..., index], 1, 2) for x in (a, Ea))
     assert read is not None

@@ -112,12 +112,6 @@ def permute_batch(
     return take_along(op, inputs, "B", order), lambda output: output[order]
 
 
-def batch_element_alone(
-    op: Operation, inputs: Inputs, rng: np.random.Generator
-) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
-    return take_along(op, inputs, "B", np.array([1])), lambda output: output[1:2]
-
-
 def permute_heads(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
@@ -147,7 +141,10 @@ def extra_hidden_keys(
 
 RELATIONS: dict[str, Change] = {
     "permute the batch": permute_batch,
-    "a batch element alone": batch_element_alone,
+    "a batch element alone": lambda op, inputs, rng: (
+        take_along(op, inputs, "B", np.array([1])),
+        lambda output: output[1:2],
+    ),
     "permute the heads": permute_heads,
     "permute the keys": permute_keys,
     "extra hidden keys": extra_hidden_keys,

@@ -261,8 +261,7 @@ def score_spreads(moments: ndarray) -> list[ndarray]:
 def covariance(sums: ndarray) -> ndarray:
     """Of the total of independent sums [... k]."""
     flat = sums.reshape(-1, sums.shape[-1])
-    found: ndarray = flat.T @ flat
-    return found
+    return np.asarray(flat.T @ flat)
 
 
 def allowed_rounding(factor: str, precision: Precision, inputs: Inputs) -> float:
@@ -334,5 +333,4 @@ def derivatives(
 
 def derivative(stages: StagedAttention, factor: str) -> ndarray:
     above, below = (evaluate(SCALED_STAGE[factor](stages, gain)) for gain in (1 + STEP, 1 - STEP))
-    column: ndarray = (above - below) / (2 * STEP)
-    return column
+    return np.asarray((above - below) / (2 * STEP))

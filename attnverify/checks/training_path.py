@@ -22,7 +22,7 @@ from attnverify.backends.array_libraries import split_gradients
 from attnverify.backends.declarations import NO_GRADIENT
 from attnverify.backends.loader import Implementation
 from attnverify.bounds.error_rules import rounding_error
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.checks.call_sequences import WRONG_BY_ITSELF
 from attnverify.inputs.fixed_cases import fixed_mask, fixed_recipe, pair_count
@@ -92,7 +92,9 @@ def training_recipes(operation: str, seed: int, several: bool = True) -> tuple[R
     one draw.
     """
     op = CATALOGUE[operation]
-    small = fixed_recipe(op, {}, "normal", fixed_mask(op, "random") if needs_mask(op) else None)
+    small = fixed_recipe(
+        op, {}, "normal", fixed_mask(op, "random") if op.mask and op.requires(op.mask) else None
+    )
     drawn = [r for r in draw_recipes(operation, "any", 10, seed) if pair_count(r) <= FEW_PAIRS]
     if not several:
         return small, *drawn[:1]
@@ -108,10 +110,6 @@ def training_recipes(operation: str, seed: int, several: bool = True) -> tuple[R
 
 FLOAT_MASKS = ("mask", "attn_mask")
 """Masks that may be added."""
-
-
-def needs_mask(op: Operation) -> bool:
-    return bool(op.mask and op.requires(op.mask))
 
 
 def training_cases(implementation: Implementation, seed: int, dtype: str) -> Iterator[Case]:

@@ -19,8 +19,6 @@ from attnverify.derived.tracing.elementwise import compared, where
 from attnverify.derived.tracing.node import COLLECTED, Node, refuse
 from attnverify.derived.tracing.sums import einsum
 
-Gradients = dict[Node, Traced]
-
 
 def gradient(outputs: list[tuple[Node, ndarray]], inputs: list[Node]) -> list[Traced | None]:
     """

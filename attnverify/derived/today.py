@@ -24,7 +24,10 @@ def lines_given(inputs: Inputs) -> dict[str, Any]:
     The arguments of the lines that compute. What is not finite stands in hidden slots, of which
     nothing depends, or makes NaN of the result, of which nothing is said.
     """
-    arrays: dict[str, Any] = {name: _finite(inputs[name]) for name in ("query", "key", "value")}
+    arrays: dict[str, Any] = {
+        name: np.where(np.isfinite(inputs[name]), inputs[name], 0.0)
+        for name in ("query", "key", "value")
+    }
     optional: dict[str, Any] = {name: inputs.get(name) for name in OPTIONAL}
     seen = seen_pairs(inputs) & ~lost_pairs(inputs)
     draw = {"keep": inputs.get("keep"), "p": inputs.get("p", 0.0)}
@@ -50,12 +53,7 @@ def lost_pairs(inputs: Inputs) -> ndarray | bool:
     if inputs.get("soft_cap") or (np.isfinite(query).all() and np.isfinite(key).all()):
         return False
     keys = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
-    lost: ndarray = query @ keys.mT * factor == -np.inf
-    return lost
-
-
-def _finite(x: ndarray) -> ndarray:
-    return np.where(np.isfinite(x), x, 0.0)
+    return np.asarray(query @ keys.mT * factor == -np.inf)
 
 
 def attention(inputs: Inputs) -> Derived:

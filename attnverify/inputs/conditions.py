@@ -38,15 +38,12 @@ from attnverify.catalogue.field_words import LAYOUT, parse_sentence
 from attnverify.inputs.measures.scores import (
     Case,
     gradient_overflow,
-    has_fully_masked_row,
     has_hidden_gap,
-    has_hidden_pair,
-    has_key_hidden_from_all,
-    has_visible_pair,
     hidden_score_lead,
     holds_nonfinite,
     largest_score,
     lowest_row,
+    pairs_of_case,
     score_overflow,
 )
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
@@ -156,10 +153,10 @@ def are_multiples(one: str, other: str, number: str, case: Case) -> bool:
 
 
 SENTENCES: dict[str, Predicate] = {
-    "a row sees no key": has_fully_masked_row,
-    "a row sees a key": has_visible_pair,
-    "a key is hidden from every row": has_key_hidden_from_all,
-    "a pair is hidden": has_hidden_pair,
+    "a row sees no key": lambda case: not pairs_of_case(case).any(axis=-1).all(),
+    "a row sees a key": lambda case: bool(pairs_of_case(case).any()),
+    "a key is hidden from every row": lambda case: not pairs_of_case(case).any(axis=-2).all(),
+    "a pair is hidden": lambda case: not pairs_of_case(case).all(),
     "a hidden key stands between visible ones": has_hidden_gap,
     "a hidden slot holds NaN or infinity": holds_nonfinite,
     "a hidden score overflows": score_overflow,

@@ -63,13 +63,11 @@ def find_untaken_dtype(
     dtype, words = cases[0].dtype, _describe_type_error(implementation, cases[0])
     if dtype == "float32" or not words:
         return ""
-    kinds = {_kind_of_failure(implementation, c) for c in cases_in_float32(cases[:ASKED])}
+    kinds = {
+        _kind_of_failure(implementation, case_of(case.recipe, "float32")) for case in cases[:ASKED]
+    }
     right = kinds == {""} or (hidden and kind not in kinds)
     return f"{DOES_NOT_TAKE} {dtype}: {words}" if right else ""
-
-
-def cases_in_float32(cases: list[Case]) -> Iterator[Case]:
-    return (case_of(case.recipe, "float32") for case in cases)
 
 
 def _describe_type_error(implementation: Implementation, case: Case) -> str:

@@ -126,11 +126,11 @@ def contestants(case: Case) -> list[Contestant]:
     asked = [
         one for one in CONTESTANTS if case.device in one.devices and one.label not in case.without
     ]
-    return [one for one in asked if case.operation in one.known or has_operation(one, case)]
-
-
-def has_operation(contestant: Contestant, case: Case) -> bool:
-    return not isinstance(implementation_of(contestant, case), str)
+    return [
+        one
+        for one in asked
+        if case.operation in one.known or not isinstance(implementation_of(one, case), str)
+    ]
 
 
 def given(

@@ -63,13 +63,13 @@ def alibi_attention_grad(
         own = alibi_error(at, m, distance, P), at.scale, partial(dot_gradients, at)
         return attention_gradients(backward(mix, d_output), *own, P)
 
-    def bound(P: Precision) -> Grads:
-        return tuple(
+    return total(
+        lambda P: tuple(
             np.maximum.reduce(errors)
             for errors in zip(*(gradients(P, *form) for form in forms(P)), strict=True)
-        )
-
-    return total(bound, precision)
+        ),
+        precision,
+    )
 
 
 def additive_attention_grad(

@@ -104,9 +104,7 @@ def dot_scores(q: ndarray, k: ndarray, mask: ndarray | None) -> Scores:
         dq, dk = s @ at.kT.swapaxes(-1, -2), s.swapaxes(-1, -2) @ at.q
         return (dq, E_dq), (dk, E_dk), {}
 
-    def error(P: Precision, Eq: ndarray, Ek: ndarray) -> ndarray | None:
-        return masked_products(at, mask, Eq, Ek)[1](P)
-
+    error = lambda P, Eq, Ek: masked_products(at, mask, Eq, Ek)[1](P)
     return Scores(masked_products(at, mask)[0], at.scale, error, gradients)
 
 
@@ -139,9 +137,7 @@ def learned_scores(
         own = dict(zip(TABLES, zip(values, errors, strict=True), strict=True))
         return (content + ta, E_dq), (s.swapaxes(-1, -2) @ (at.q + at.b), E_dk), own
 
-    def placed(name: str, E: ndarray) -> ndarray:
-        return E if name == "query_pos_bias" else place_rows(E, parameters[name], low)
-
+    placed = lambda name, E: E if name == TABLES[2] else place_rows(E, parameters[name], low)
     chain, error = rows(at.s, visible, at.lost), partial(learned_error, at)
     return Scores(chain, at.scale, error, gradients, placed)
 

@@ -1,6 +1,7 @@
 """Bounds for the gradients of the scores and attentions with relative positions."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -113,10 +114,8 @@ def transformer_xl_attention_grad(
     def gradients(x: ndarray, E: ndarray, P: Precision) -> Grads:
         return transformer_xl_gradients(at, x, E, read_without_shift(x), read_without_shift(E), P)
 
-    def bound(P: Precision) -> Grads:
-        return attention_gradients(back, transformer_xl_error(at, P), at.scale, gradients, P)
-
-    return total(bound, precision)
+    Es, own = partial(transformer_xl_error, at), (at.scale, gradients)
+    return total(lambda P: attention_gradients(back, Es(P), *own, P), precision)
 
 
 def read_without_shift(x: ndarray) -> ndarray:

@@ -27,5 +27,4 @@ def dequantize(
         lost = (np.abs(scale) < max(flushed, default=0.0))[..., None]
         return made + np.where(lost, np.abs(y), 0.0)
 
-    found: ndarray = total(bound, precision)
-    return found
+    return total(bound, precision)

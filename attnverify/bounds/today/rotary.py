@@ -139,8 +139,7 @@ def rotary_embedding(
 ) -> ndarray:
     """Compute `turned_error` of x."""
     at = turns(x, positions, pairing, base, rotary_dim, frequencies)
-    found: ndarray = total(lambda P: turned_error(x, at, P), precision)
-    return found
+    return total(lambda P: turned_error(x, at, P), precision)
 
 
 def rotary_embedding_grad(
@@ -162,8 +161,7 @@ def rotary_embedding_grad(
         d_x = turned_error(d_output, back, P)
         return (d_x,) if frequencies is None else (d_x, frequency_error(d_output, x, at, P))
 
-    found: Grads = total(bound, precision)
-    return found
+    return total(bound, precision)
 
 
 def frequency_error(d_output: ndarray, x: ndarray, at: Turns, P: Precision) -> ndarray:

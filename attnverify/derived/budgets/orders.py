@@ -47,7 +47,7 @@ def _factors_of(at: Errors, node: Node) -> list[Factor]:
         return at.factors[node]
     if node.kind == "move" and len(node.inputs) == 1 and node.inputs[0] in at.factors:
         inner = at.factors[node.inputs[0]]
-        return [_mapped(each, lambda x: _moved(x, node)) for each in inner]
+        return [_mapped(each, lambda x: np.append(x.ravel(), 0.0)[node.index]) for each in inner]
     own = _itself(at, node)
     if node.kind == "sum" and node.inputs[0] in at.factors:
         return _taken_out(node, own, at.factors[node.inputs[0]])
@@ -82,7 +82,3 @@ def _taken_out(node: Node, own: Factor, factors: list[Factor]) -> list[Factor]:
 def _mapped(factor: Factor, change: Callable[[ndarray], ndarray]) -> Factor:
     large, small, over = factor
     return change(large), change(small), change(over)
-
-
-def _moved(x: ndarray, node: Node) -> ndarray:
-    return np.asarray(np.append(x.ravel(), 0.0)[node.index])

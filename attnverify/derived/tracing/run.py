@@ -49,7 +49,7 @@ def trace(specification: Callable[..., Any], inputs: Mapping[str, Any]) -> Trace
             answer = specification(**given)
     finally:
         DECISIONS.reset(token)
-    return Trace(map_leaves(_output, answer), given, noted)
+    return Trace(map_leaves(lambda x: None if x is None else node_of(x), answer), given, noted)
 
 
 def _leaf_of(name: str) -> Callable[[Any], Any]:
@@ -58,10 +58,6 @@ def _leaf_of(name: str) -> Callable[[Any], Any]:
         return Traced(Node("leaf", name, [], x)) if is_float else x
 
     return wrapped
-
-
-def _output(x: Any) -> Node | None:
-    return None if x is None else node_of(x)
 
 
 class TracingNumpy(ModuleType):

@@ -98,7 +98,8 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
     steps = [] if getattr(called, "is_translated", False) else steps
     own = [fixed | own for step in steps for own in by_own_names(implementation, step)]
-    calls = "".join(f"show_again(\n{pack_arguments(step)})\n" for step in own)
+    told = ("".join(f"    {name}={pack(value)},\n" for name, value in step.items()) for step in own)
+    calls = "".join(f"show_again(\n{arguments})\n" for arguments in told)
     again = f"{calls}sys.exit(int(any(SHOWN)))\n" if calls else TOO_LARGE
     return f"{body}\n\n{again}"
 
@@ -209,10 +210,6 @@ def in_own_dtype(x: Any, own: str, dtype: str) -> Any:
     if not isinstance(x, ndarray):
         return x
     return x.astype(own) if own != dtype and x.dtype.kind == "f" else x.view()
-
-
-def pack_arguments(arguments: dict[str, Any]) -> str:
-    return "".join(f"    {name}={pack(value)},\n" for name, value in arguments.items())
 
 
 def pack(tree: Any) -> str:

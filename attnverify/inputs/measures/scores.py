@@ -40,22 +40,6 @@ def by_heads(case: Case) -> Inputs:
     return heads_first(case.inputs) if is_packed else case.inputs
 
 
-def has_fully_masked_row(case: Case) -> bool:
-    return not bool(pairs_of_case(case).any(axis=-1).all())
-
-
-def has_visible_pair(case: Case) -> bool:
-    return bool(pairs_of_case(case).any())
-
-
-def has_key_hidden_from_all(case: Case) -> bool:
-    return not bool(pairs_of_case(case).any(axis=-2).all())
-
-
-def has_hidden_pair(case: Case) -> bool:
-    return not bool(pairs_of_case(case).all())
-
-
 def has_hidden_gap(case: Case) -> bool:
     visible = pairs_of_case(case)
     before, after = (

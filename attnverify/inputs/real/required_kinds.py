@@ -153,15 +153,11 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
         yield PADDING
     if recipe.dropout and not op.requires("keep"):
         yield DRAW
-    if recipe.mask and {"N", "M"} <= set(sizes) and is_divided(recipe):
+    divided = {"N", "M"} <= set(sizes) and not (sizes["N"] % TILE or sizes["M"] % TILE)
+    if recipe.mask and divided:
         yield WHOLE
     if recipe.values["family"] in FAR and recipe.mask and sizes.get("M", 0) >= TILED["M"]:
         yield from (FAR_ROW for pattern in BLOCKS if recipe.mask["pattern"] == pattern)
-
-
-def is_divided(recipe: Recipe) -> bool:
-    """Tell whether tiles divide the queries and the keys."""
-    return not (recipe.sizes["N"] % TILE or recipe.sizes["M"] % TILE)
 
 
 def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:
