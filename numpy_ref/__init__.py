@@ -49,6 +49,7 @@ from .layers import (
 from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
 from .packed import packed_attention, packed_attention_grad
+from .paged import paged_attention
 from .quantized import dequantize
 from .relative import (
     learned_relative_attention,
@@ -102,6 +103,7 @@ __all__ = [
     "multi_head_self_attention_grad",
     "packed_attention",
     "packed_attention_grad",
+    "paged_attention",
     "rel_shift",
     "rel_shift_grad",
     "relative_multi_head_attention",

@@ -3,12 +3,12 @@ The specification: what every attention operation is, in NumPy that reads like t
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
-:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`quantized`,
-:mod:`rotary`.
+:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`paged`,
+:mod:`quantized`, :mod:`rotary`.
 
 Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
 test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I C G R
-T U, and True in ``visible`` means "may attend".
+T U W Y Z, and True in ``visible`` means "may attend".
 """
 
 from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
@@ -47,6 +47,7 @@ from .layers import (
 from .masks import causal_mask, merge_masks, visible_keys
 from .memory import init_mems, update_mems, update_mems_grad
 from .packed import packed_attention, packed_attention_grad
+from .paged import paged_attention
 from .quantized import dequantize
 from .relative import (
     learned_relative_attention,
@@ -99,6 +100,7 @@ __all__ = [
     "multi_head_self_attention_grad",
     "packed_attention",
     "packed_attention_grad",
+    "paged_attention",
     "rel_shift",
     "rel_shift_grad",
     "relative_multi_head_attention",

@@ -197,7 +197,7 @@ class Operation:
         """What it returns beside its output: "weights", "lse", or "" """
         arriving = (self.gradient or self).axes
         found = (name for name in ("weights", "lse") if f"d_{name}" in arriving)
-        return "" if self.is_gradient else next(found, "")
+        return "" if self.is_gradient else next(found, "lse" if self.is_paged else "")
 
     @property
     def shares_keys(self) -> bool:
@@ -210,6 +210,11 @@ class Operation:
         return "query_starts" in self.arguments
 
     @property
+    def is_paged(self) -> bool:
+        """Whether its keys lie in pages of a pool that a table names: nothing is differentiated."""
+        return "page_table" in self.arguments
+
+    @property
     def is_staged(self) -> bool:
         """
         Whether it consists of the stages of :mod:`attnverify.reference.staged_attention`: of the
@@ -220,7 +225,8 @@ class Operation:
     @property
     def is_score(self) -> bool:
         """Whether it returns the scores of queries and keys."""
-        return "query" in self.arguments and "value" not in self.arguments
+        others = {"value", "value_pages"}
+        return "query" in self.arguments and others.isdisjoint(self.arguments)
 
     @property
     def has_heads(self) -> bool:

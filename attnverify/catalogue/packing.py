@@ -3,7 +3,7 @@ Sequences that lie end to end, as one entry of a batch in which some rows see so
 known of heads in front of positions holds of them too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,20 @@ from numpy import ndarray
 
 from attnverify.spec.masks import visible_keys
 from attnverify.spec.packed import OfSequences, of_sequence, sequences
+from attnverify.spec.paged import OfPagedSequences
 
 Inputs = dict[str, Any]
 TOKENS = ("query", "key", "value", "d_output", "d_lse")
 """The arrays whose first axis is that of tokens."""
 
+POOLS = {"key": "key_pages", "value": "value_pages"}
+"""Pools, each slot of which is a token."""
+
 
 def heads_first(inputs: Inputs) -> Inputs:
-    """Views of tokens [T H D] as heads [1 H T D]."""
+    """Views of tokens [T H D] as heads [1 H T D], and of a pool's slots under the name of keys."""
+    pools = {name: inputs[pool] for name, pool in POOLS.items() if pool in inputs}
+    inputs = inputs | {name: x.reshape(-1, *x.shape[2:]) for name, x in pools.items()}
     turned = {name: inputs[name].swapaxes(0, 1)[None] for name in TOKENS if name in inputs}
     return inputs | turned
 
@@ -26,17 +32,76 @@ def heads_first(inputs: Inputs) -> Inputs:
 def tokens_first(inputs: Inputs) -> Inputs:
     """And back, in one piece."""
     turned = {name: inputs[name][0].swapaxes(0, 1) for name in TOKENS if name in inputs}
-    return inputs | {name: np.ascontiguousarray(x) for name, x in turned.items()}
+    found = inputs | {name: np.ascontiguousarray(x) for name, x in turned.items()}
+    for name, pool in POOLS.items():
+        if pool in inputs:
+            tokens = found.pop(name)
+            found[pool] = tokens.reshape(*inputs[pool].shape[:2], *tokens.shape[1:])
+    return found
 
 
 def packed_pairs(inputs: Mapping[str, Any]) -> ndarray:
-    """Which tokens see each other [T U], of arrays in either form."""
+    """Which tokens see each other [T U], or which slots of a pool [T Z*W]; in either form."""
+    if "page_table" in inputs:
+        return paged_pairs(inputs)
     options: Any = {name: inputs[name] for name in OfSequences.__annotations__ if name in inputs}
     seen = np.zeros((token_count(inputs["query"]), token_count(inputs["key"])), bool)
     for b, t, u in sequences(inputs["query_starts"], inputs["key_starts"]):
         size = t.stop - t.start, u.stop - u.start
         seen[t, u] = visible_keys(1, *size, **of_sequence(b, **options))[0]
     return seen
+
+
+def paged_pairs(inputs: Mapping[str, Any]) -> ndarray:
+    """Which rows see which slots; no page stands twice in what a sequence sees."""
+    Z, W = inputs["key_pages"].shape[:2]
+    seen = np.zeros((token_count(inputs["query"]), Z * W), bool)
+    for b, t, own in seen_of_pages(inputs):
+        slots = (inputs["page_table"][b][:, None] * W + np.arange(W)).ravel()[: own.shape[1]]
+        used = own.any(0)
+        seen[t, slots[used]] = own[:, used]
+    return seen
+
+
+def seen_of_pages(inputs: Mapping[str, Any]) -> Iterator[tuple[int, slice, ndarray]]:
+    """Each sequence's number, its rows, and which of its keys they see."""
+    options: Any = {name: inputs.get(name) for name in OfPagedSequences.__annotations__}
+    options = {name: x for name, x in options.items() if x is not None}
+    starts = inputs["query_starts"]
+    for b, length in enumerate(inputs["lengths"].tolist()):
+        t = slice(*starts[b : b + 2].tolist())
+        if length and t.start < t.stop:
+            size = t.stop - t.start, length
+            yield b, t, visible_keys(1, *size, **of_sequence(b, **options))[0]
+
+
+def pages_seen(inputs: Mapping[str, Any]) -> ndarray:
+    """Which entries of the table are looked at [B Y]."""
+    W, (B, Y) = inputs["key_pages"].shape[1], inputs["page_table"].shape
+    slots = np.zeros((B, Y * W), bool)
+    for b, _, own in seen_of_pages(inputs):
+        slots[b, : own.shape[1]] = own.any(0)
+    return np.asarray(slots.reshape(B, Y, W).any(2))
+
+
+def fit_pages(inputs: Inputs, anything: bool) -> Inputs:
+    """
+    Let a sequence have no more keys than the pool has slots, and each entry of the table that is
+    looked at name a page of its own in its row; the others name any page, or ``anything``.
+    """
+    if "page_table" not in inputs:
+        return inputs
+    Z, W = inputs["key_pages"].shape[:2]
+    inputs = inputs | {"lengths": np.minimum(inputs["lengths"], Z * W)}
+    used, table = pages_seen(inputs), inputs["page_table"].copy()
+    for row, mine in zip(table, used, strict=True):
+        free, taken = sorted(set(range(Z)) - set(row[mine].tolist())), set[int]()
+        for y in np.flatnonzero(mine):
+            if not 0 <= row[y] < Z or row[y] in taken:
+                row[y] = free.pop()
+            taken.add(int(row[y]))
+    others = table if anything else np.clip(table, 0, Z - 1)
+    return inputs | {"page_table": np.where(used, table, others)}
 
 
 def token_count(x: ndarray) -> int:
@@ -51,6 +116,6 @@ def of_no_sequence(starts: ndarray, count: int) -> ndarray:
 
 def fit_lengths(inputs: Inputs) -> Inputs:
     """Let no length be more than the keys of its sequence."""
-    if "query_starts" not in inputs or inputs.get("lengths") is None:
+    if "key_starts" not in inputs or inputs.get("lengths") is None:
         return inputs
     return inputs | {"lengths": np.minimum(inputs["lengths"], np.diff(inputs["key_starts"]))}

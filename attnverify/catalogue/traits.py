@@ -22,6 +22,7 @@ CHAPTERS = (
     "layers",
     "grouped",
     "packed",
+    "paged",
     "quantized",
     "rotary",
 )
@@ -183,6 +184,9 @@ TRAITS: dict[str, Traits] = {
         wide_outputs=(1,),
         skipped=_GROUPED,
     ),
+    "paged_attention": Traits(
+        (*_ATTENTION_FAMILIES, "spotlight"), wide_outputs=(1,), skipped=_GROUPED
+    ),
     "dequantize": Traits(
         ("normal", "spread", "lattice", "ties", "one_signed", "small", "large", "huge_values"),
         skipped=_TABLE | _SHORT,
@@ -276,5 +280,8 @@ LETTERS = {
     "R": "pairs of channels that are turned",
     "T": "queries of all sequences, end to end",
     "U": "keys and values of all sequences, end to end",
+    "W": "slots of a page",
+    "Y": "pages that a sequence may have",
+    "Z": "pages of the pool",
 }
 """The sizes in the shapes of arguments, in words."""

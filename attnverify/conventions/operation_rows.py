@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.conventions.caches.paging import PAGING, PAGING_ANSWERS
 from attnverify.conventions.caches.quantizing import QUANTIZING, QUANTIZING_ANSWERS
 from attnverify.conventions.grouping import (
     GROUPING,
@@ -136,6 +137,7 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "grouped_attention": GROUPING,
     "merge_attention": MERGING,
     "packed_attention": PACKING,
+    "paged_attention": PAGING,
     "dequantize": QUANTIZING,
     "rotary_embedding": TURNING,
     "merge_masks": (
@@ -218,6 +220,7 @@ OPERATION_SPEC_ANSWERS = {
     "grouped_attention": GROUPING_ANSWERS,
     "merge_attention": MERGING_ANSWERS,
     "packed_attention": PACKING_ANSWERS,
+    "paged_attention": PAGING_ANSWERS,
     "dequantize": QUANTIZING_ANSWERS,
     "rotary_embedding": TURNING_ANSWERS,
     "merge_masks": {

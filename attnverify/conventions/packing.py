@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.packing import heads_first, packed_pairs
+from attnverify.catalogue.packing import POOLS, heads_first, packed_pairs
 from attnverify.conventions.grouping import base_two_returned, empty_rows, lse_without_sink
 from attnverify.conventions.layer_rows import Row, with_arguments
 from attnverify.conventions.references import reference_of
@@ -16,7 +16,10 @@ from attnverify.spec.packed import OfSequences
 packed_attention = reference_of("packed_attention")
 grouped = {name: reference_of(f"grouped_attention{name}") for name in ("", "_grad")}
 Options = dict[str, Any]
-LEFT_OUT = ("query_starts", "key_starts", *OfSequences.__annotations__)
+LEFT_OUT = (
+    *("query_starts", "key_starts", "page_table", *POOLS.values()),
+    *OfSequences.__annotations__,
+)
 """What the pairs are made of."""
 
 
@@ -25,7 +28,10 @@ def changed(**new: Any) -> Any:
 
 
 def seeing(pairs: Callable[[Options], ndarray], gradient: bool = False) -> Any:
-    """The attention, or its gradient, of all tokens in which these pairs [T U] see each other."""
+    """
+    The attention, or its gradient, of all tokens in which these pairs [T U] see each other; of a
+    pool each slot is a token.
+    """
 
     def attention(**x: Any) -> Any:
         whole = {name: y for name, y in heads_first(x).items() if name not in LEFT_OUT}

@@ -93,5 +93,6 @@ BOUNDS: dict[str, Callable[..., Any]] = {
     "grouped_attention_grad": bound_by(attention_grad),
     "packed_attention": bound_by(attention, 1),
     "packed_attention_grad": bound_by(attention_grad),
+    "paged_attention": bound_by(attention, 1),
 }
 """By the operation's name; the judge puts them beside those that are written by hand."""

@@ -8,6 +8,7 @@ that both sides of a comparison see the same numbers.
 """
 
 import hashlib
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,14 +18,14 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Domain, Operation
-from attnverify.catalogue.packing import fit_lengths, heads_first, tokens_first
+from attnverify.catalogue.packing import fit_lengths, fit_pages, heads_first, tokens_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row
 from attnverify.catalogue.traits import Traits
 from attnverify.contract.shapes import PATTERN
 from attnverify.inputs.given import GIVEN, given_inputs, recipe_of_file
 from attnverify.inputs.masks import draw_mask, draw_visible
-from attnverify.inputs.poison import poison_hidden_slots
+from attnverify.inputs.poison import FROM_ALL, poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.inputs.value_families import apply_family
 
@@ -62,6 +63,7 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
             operation, recipe
         )
         inputs = fit_lengths(inputs)
+        inputs = fit_pages(inputs, recipe.poison in FROM_ALL)
         if recipe.poison:
             poison_hidden_slots(inputs, operation, recipe.poison, dtype, rng)
         inputs = tokens_first(inputs) if operation.is_packed else inputs
@@ -328,7 +330,8 @@ WIDE = 2**12
 
 
 def limit_of(limit: int | str, sizes: dict[str, int]) -> int:
-    """A number, a size, or a size with its sign turned."""
+    """A number, a size or a product of sizes, or one with its sign turned."""
     if isinstance(limit, int):
         return limit
-    return -sizes[limit[1:]] if limit.startswith("-") else sizes[limit]
+    product = math.prod(sizes[letter] for letter in limit.removeprefix("-"))
+    return -product if limit.startswith("-") else product

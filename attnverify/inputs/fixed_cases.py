@@ -315,6 +315,8 @@ def fitting_sizes(op: Operation, sizes: dict[str, int]) -> dict[str, int]:
         full["D"] = max(full["D"], 2)
         full = {"R": full["D"] // 2} | full
     full = {"P": max(full["N"], full["M"]) + 1, "T": full["B"] * full["N"]} | full
-    full = {"U": full["B"] * full["M"]} | full
+    full = {"U": full["B"] * full["M"], "W": 4} | full
+    full = {"Y": -(-full["M"] // full["W"])} | full
+    full = {"Z": full["Y"] + full["B"]} | full
     letters = op.sizes | {INNER} if op.traits.option else op.sizes
     return {letter: size for letter, size in full.items() if letter in letters}

@@ -145,6 +145,8 @@ def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | 
     query = inputs.get("query", inputs.get("x"))
     if query is None or operation.chapter in ("shifts", "memory", "masks"):
         return None
+    if operation.is_paged:
+        return 1, query.shape[1], token_count(query), inputs["key_pages"][..., 0, 0].size
     key: Any = inputs.get("key", query)
     if operation.is_packed:
         return 1, query.shape[1], token_count(query), token_count(key)

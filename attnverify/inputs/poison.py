@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 FOR_SOME = {"nan for some": np.nan, "inf for some": np.inf, "-inf for some": -np.inf}
 """Poison in slots that some rows see, by the name that a recipe gives it."""
 
+FROM_ALL = {"nan": np.nan, "inf": np.inf, "finite": None}
+"""Poison in slots that no row sees; of a table of pages the entries there are any number too."""
+
 FINITE = {"float16": 1e3}
 """1e30, but where the product with an ordinary number would not be finite any more."""
 
@@ -33,7 +36,7 @@ def poison_hidden_slots(
     if poison in FOR_SOME:
         plant_for_some(inputs, operation, FOR_SOME[poison], rng)
         return
-    number = {"nan": np.nan, "inf": np.inf, "finite": FINITE.get(dtype, 1e30)}[poison]
+    number = FROM_ALL[poison] or FINITE.get(dtype, 1e30)
     poison_padded_mask(inputs, number)
     visible = visible_pairs(operation, inputs)
     if visible is None or "key" not in inputs:

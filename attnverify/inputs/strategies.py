@@ -59,7 +59,7 @@ def draw_recipe(
         padding=draw_padding_spec(choose, hiding) if "key_padding_mask" in op.arguments else None,
         dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
         layout=draw_layout(choose, op),
-        poison=choose(poison) if {"key", "score"} & set(op.arguments) else None,
+        poison=choose(poison) if {"key", "key_pages", "score"} & set(op.arguments) else None,
         options=options,
     )
 
@@ -153,6 +153,10 @@ def draw_special_sizes(
         sizes["D"] = sizes["F"] // sizes["H"]
     if op.is_packed:
         sizes |= {"T": sizes["B"] * sizes["N"], "U": sizes["B"] * sizes["M"]}
+    if op.is_paged:
+        sizes["W"] = choose((1, 2, 3, 4, 8, 16))
+        sizes["Y"] = -(-sizes["M"] // sizes["W"])
+        sizes["Z"] = choose((sizes["Y"], sizes["Y"] + 1, sizes["B"] * sizes["Y"] + 2))
     if "R" in op.sizes:
         sizes["D"] = max(sizes["D"], 2)
         sizes["R"] = choose((sizes["D"] // 2, max(sizes["D"] // 4, 1), 1))

@@ -15,7 +15,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
-from tests.spec.scalar_derivatives import gradients
+from tests.spec.scalar_derivatives import gradients, packed
 from tests.support import scalar_oracle as oracle
 from tests.support.scalar_oracle import ATTENTIONS, Inputs, long
 
@@ -180,6 +180,22 @@ def test_every_byte_is_its_number_times_the_scale_of_its_row(stored_as: str, col
     finite = np.isfinite(expected)
     assert np.array_equal(np.isfinite(found), finite) and finite.sum() >= 3 * 254
     assert near(found[finite], expected[finite])
+
+
+@COLUMNS
+def test_pages_are_read_slot_by_slot_as_a_table_names_them(column: Any) -> None:
+    draw, table, lengths = drawing(8), [[3, 0], [1, -9], [2, 2], [9, 9]], [5, 2, 4, 0]
+    shapes = {"query": (7, 4, 2), "key_pages": (4, 3, 2, 2), "value_pages": (4, 3, 2, 5)}
+    call = {name: draw(*shape) for name, shape in shapes.items()}
+    call |= {"sink": draw(4), "query_starts": np.array([1, 3, 4, 6, 7])}
+    tokens = [(table[b][j // 3], j % 3) for b in range(4) for j in range(lengths[b])]
+    x: Inputs = {name: long(call[name]) for name in ("query", "sink")}
+    x |= {n: long(np.array([call[f"{n}_pages"][at] for at in tokens])) for n in ("key", "value")}
+    x |= {"query_starts": call["query_starts"], "key_starts": np.array([0, 5, 7, 11, 11])}
+    expected = packed(x | {"soft_cap": 1.5})
+    call |= {"page_table": np.array(table), "lengths": np.array(lengths)}
+    found = column.paged_attention(**call, soft_cap=1.5, causal=True)
+    assert all(near(one, other) for one, other in zip(found, expected, strict=True))
 
 
 @COLUMNS

@@ -212,6 +212,15 @@ CPU = (
         options={"causal": True, "query_starts": {"seed": 5}, "key_starts": {"seed": 5}},
     ),
     Case(
+        "four sequences of 256 in pages of 16",
+        "paged_attention",
+        {"B": 4, "T": 4, "H": 8, "G": 2, "D": 64, "E": 64, "W": 16, "Y": 16, "Z": 80},
+        options={
+            **{"causal": True, "query_starts": {"seed": 5}},
+            **{"page_table": {"seed": 5}, "lengths": {"seed": 5}},
+        },
+    ),
+    Case(
         "rotary N=1024",
         "rotary_embedding",
         {"B": 1, "H": 8, "N": 1024, "D": 64, "R": 32},

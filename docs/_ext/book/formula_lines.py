@@ -50,6 +50,10 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["packed_attention_grad: found ="],
         ["packed_attention_grad: d_sink += np.where"],
     ],
+    "paged_attention": [
+        ["paged_attention: key[j], value[j] ="],
+        ["paged_attention: output[t], lse[t] ="],
+    ],
     "dequantize": [["dequantize: y[place] ="], ["number: return sign"]],
     "rotary_embedding": [
         ["rotary_embedding: y[b, :, i, a] =", "rotary_embedding: y[b, :, i, c] ="],

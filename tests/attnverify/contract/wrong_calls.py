@@ -90,6 +90,17 @@ RIGHT: dict[str, dict[str, Any]] = {
         "sink": zeros(6),
         "scale": 0.5,
     },
+    "paged_attention": {
+        "query": zeros(5, 6, 4),
+        "key_pages": zeros(8, 2, 3, 4),
+        "value_pages": zeros(8, 2, 3, 11),
+        "page_table": np.array([[7, 0, 3], [1, 5, 4]]),
+        "lengths": np.array([6, 3]),
+        "query_starts": np.array([0, 2, 5]),
+        "soft_cap": 1.5,
+        "sink": zeros(6),
+        "scale": 0.5,
+    },
     "dequantize": {
         "stored": np.zeros((2, 3, 5, 7), np.int8),
         "scale": zeros(2, 3, 5),
@@ -189,6 +200,10 @@ RIGHT |= {
     "packed_attention bare": {
         name: RIGHT["packed_attention"][name]
         for name in ("query", "key", "value", "query_starts", "key_starts")
+    },
+    "paged_attention bare": {
+        name: RIGHT["paged_attention"][name]
+        for name in ("query", "key_pages", "value_pages", "page_table", "lengths", "query_starts")
     },
     "rotary_embedding whole": {
         "x": zeros(2, 3, 5, 4),

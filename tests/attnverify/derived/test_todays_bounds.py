@@ -24,6 +24,7 @@ TRACES: dict[str, Callable[[today.Inputs], Derived]] = {
     "grouped_attention_grad": today.attention_grad,
     "packed_attention": lambda inputs: today.attention(heads_first(inputs)),
     "packed_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
+    "paged_attention": lambda inputs: today.attention(heads_first(inputs)),
 }
 DRAWS = 12
 """Small calls of each operation and dtype, every one with options of its own."""

@@ -1,0 +1,110 @@
+"""Conventions of caches in pages: how a page lies, what a length counts, how pages are listed."""
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.conventions.grouping import base_two_returned, empty_rows, lse_without_sink
+from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.packing import PACKING_ANSWERS
+from attnverify.conventions.references import reference_of
+from attnverify.conventions.visibility import both_ways, counting_itself
+
+paged_attention = reference_of("paged_attention")
+Options = dict[str, Any]
+
+
+def changed(**new: Any) -> Any:
+    return with_arguments(paged_attention, **new)
+
+
+def there(x: Options, table: Any = None) -> ndarray:
+    """A table, the call's own by default, whose entries are pages that there are."""
+    table = x["page_table"] if table is None else table
+    return np.clip(table, 0, len(x["key_pages"]) - 1)
+
+
+def slots(x: Options) -> int:
+    """How many keys a sequence may have."""
+    return int(x["key_pages"].shape[1] * x["page_table"].shape[1])
+
+
+def starts_aligned(x: Options) -> ndarray:
+    given: ndarray | None = x.get("offset")
+    return 0 * x["lengths"] if given is None else given
+
+
+def without_own_rows(x: Options) -> ndarray:
+    """Lengths that count what was in the cache before the rows of this call."""
+    return np.minimum(x["lengths"] + np.diff(x["query_starts"]), slots(x))
+
+
+def whole_pages(x: Options) -> ndarray:
+    W = x["key_pages"].shape[1]
+    return np.asarray(-(-x["lengths"] // W) * W)
+
+
+def end_to_end(x: Options) -> ndarray:
+    """The pages of a sequence behind those of the one before, in the rows of a table as one."""
+    used = -(-x["lengths"] // x["key_pages"].shape[1])
+    first = np.cumsum(used) - used
+    flat, y = x["page_table"].ravel(), np.arange(x["page_table"].shape[1])
+    return there(x, flat[np.minimum(first[:, None] + y, flat.size - 1)])
+
+
+def heads_outside(name: str) -> Any:
+    """Pages whose heads lie before their slots: [Z G W D]."""
+
+    def read(x: Options) -> ndarray:
+        Z, W, G, D = x[name].shape
+        return np.asarray(x[name].reshape(Z, G, W, D).swapaxes(1, 2))
+
+    return read
+
+
+def in_turns(name: str) -> Any:
+    """The heads of keys or values repeated as a whole."""
+    return lambda x: np.tile(x[name], (1, 1, x["query"].shape[1] // x[name].shape[2], 1))
+
+
+PAGING: tuple[Row, ...] = (
+    ("page layout", "heads before slots", "pages read as if heads lay before slots",
+     changed(key_pages=heads_outside("key_pages"), value_pages=heads_outside("value_pages"))),
+    ("page table", "end to end", "the pages of all sequences taken from the table end to end",
+     changed(page_table=end_to_end)),
+    ("lengths", "without the rows", "lengths that leave out the rows of the call",
+     changed(lengths=without_own_rows, page_table=there)),
+    ("lengths", "of whole pages", "lengths rounded up to whole pages",
+     changed(lengths=whole_pages, page_table=there)),
+    ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
+    ("shared heads", "in turn", "query heads that read the heads of keys in turn",
+     changed(key_pages=in_turns("key_pages"), value_pages=in_turns("value_pages"))),
+    ("window counts", "the row's own key too", "a window that counts the row's own key",
+     changed(window=counting_itself, page_table=there)),
+    ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),
+    ("window counts", "nothing", "windows ignored",
+     changed(window=lambda x: None, page_table=there)),
+    ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
+    ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
+    ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(paged_attention)),
+    ("lse base", "2 returned", "an lse that is returned to base 2",
+     base_two_returned(paged_attention)),
+    ("a row of no key", "NaN", "NaN where a row sees no key",
+     empty_rows(paged_attention, np.nan, np.nan)),
+    ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
+     empty_rows(paged_attention, 0.0, np.inf)),
+    ("a scale", "ignored", "a given scale ignored", changed(scale=lambda x: None)),
+)  # fmt: skip
+
+ALSO_PACKED = (
+    *("alignment", "shared heads", "window counts", "soft cap", "sink", "sink in the lse"),
+    *("lse base", "a row of no key", "a scale"),
+)
+
+PAGING_ANSWERS = {
+    "page layout": "slots before heads",
+    "page table": "a row for each sequence",
+    "lengths": "all keys, and no more",
+} | {asked: PACKING_ANSWERS[asked] for asked in ALSO_PACKED}
+"""What the specification answers."""
