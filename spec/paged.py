@@ -101,11 +101,10 @@ def paged_attention(
             continue
         own = of_sequence(b, **options)
         seen = visible_keys(1, t.stop - t.start, m, **own)[0].any(axis=0)
-        key = np.full((m, at["G"], at["D"]), np.nan)
-        value = np.full((m, at["G"], at["E"]), np.nan)
-        for j in np.flatnonzero(seen):
+        key, value = np.zeros((m, at["G"], at["D"])), np.zeros((m, at["G"], at["E"]))
+        for j in [j for j in range(m) if seen[j]]:
             z, w = page_table[b, j // at["W"]], j % at["W"]
-            check_pages(z, at["Z"])
+            check_pages(page_table[b, j // at["W"], None], at["Z"])
             key[j], value[j] = key_pages[z, w], value_pages[z, w]
         q, k, v = heads_first(query[t], key, value)
         output[t], lse[t] = tokens_first(*grouped_attention(q, k, v, **numbers, **own))

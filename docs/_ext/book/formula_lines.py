@@ -52,6 +52,7 @@ ANCHORS: dict[str, list[list[str]]] = {
     ],
     "paged_attention": [
         ["paged_attention: key[j], value[j] ="],
+        ["paged_attention: z, w ="],
         ["paged_attention: output[t], lse[t] ="],
     ],
     "dequantize": [["dequantize: y[place] ="], ["number: return sign"]],
