@@ -50,8 +50,8 @@ Ask = Callable[[Implementation, Recipe, str], tuple[Any, set[str]]]
 
 LOOKS = 3
 """How many answers are looked at."""
-DRAWN = 4 * LOOKS
-"""Among how many draws they are looked for: some say little, some are not supported."""
+DRAWN = 16 * LOOKS
+"""Among how many draws they are looked for: some say little, many may be refused."""
 
 ELSEWHERE = "wrong where the judge's own answer is out of reach"
 
@@ -74,9 +74,13 @@ def look_again(
     is_asked = result.verdict == "passed" and not result.regions and not options.inputs
     if own is None or is_ours(own.backend) or not (is_asked and cell.aspect in ANSWER):
         return result
+    answered = 0
     for case in unforeseen_cases(own, cell.dtype, options):
+        if answered == LOOKS:
+            break
         try:
             outputs, inside = ask(own, case.recipe, cell.dtype)
+            answered += 1
             result = replace(result, inside=sorted({*result.inside, *inside}))
             tell(own, inside)
             hold_outputs(outputs, case, held_in_numpy(own))
@@ -114,11 +118,9 @@ def unforeseen_cases(own: Implementation, dtype: str, options: Options) -> Itera
     the seed. Those alone that no trivial answer passes.
     """
     seed = int(digest(own.backend.source)[:12], 16) ^ options.seed
-    found = 0
     for recipe in draw_recipes(own.operation.name, "any", DRAWN, seed):
         case = case_shown(own, case_of(recipe, dtype))
-        if found < LOOKS and not recipe.is_large and case.is_discriminating(own.precision(dtype)):
-            found += 1
+        if not recipe.is_large and case.is_discriminating(own.precision(dtype)):
             yield case
 
 
@@ -131,11 +133,13 @@ def digest(source: str) -> str:
 
 def made_use_of(own: Implementation, dtype: str, options: Options) -> set[str]:
     """Say in words what the calls of a few draws make use of that is no work of its own."""
-    inside = set[str]()
+    found: list[set[str]] = []
     for case in unforeseen_cases(own, dtype, options):
         with suppress(Disagreement, Unsupported):
-            inside |= bare_answer(own, case.recipe, dtype)[1]
-    return inside
+            found.append(bare_answer(own, case.recipe, dtype)[1])
+        if len(found) == LOOKS:
+            break
+    return set[str]().union(*found)
 
 
 def held_in_numpy(own: Implementation) -> Implementation:

@@ -450,3 +450,16 @@ def test_cells_that_were_left_out_are_named_by_their_function() -> None:
     told = " ".join(verify("run", "right.py", *line).output.split())
     assert told.count("additive_score of right in float32") == 1
     assert "additive_score of right in float32 (values, refusals, side effects" in told
+
+
+REFUSES = """
+def scaled_dot_product_attention(query, key, value):
+    raise NotImplementedError("only on my machine")
+"""
+
+
+def test_a_file_that_refuses_every_call_is_told_in_its_own_words() -> None:
+    Path("mine.py").write_text(REFUSES)
+    done = verify("run", "mine.py", *VALUES, "-q")
+    assert done.status == 2
+    assert done.output.splitlines() == ["mine.py: not judged: only on my machine"]

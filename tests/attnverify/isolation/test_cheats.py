@@ -259,6 +259,16 @@ def test_a_kernel_that_is_never_launched_is_told(tmp_path: Path, name: str) -> N
     assert done.output.splitlines()[-1].partition(" cases)")[2] == told
 
 
+def test_what_a_file_refuses_is_looked_at_in_other_calls(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    refused = "x.shape[-1] % 16 or x.shape[-2] % 2"  # all of the first 12 draws, 3 of 48 not
+    refuses = f"    if {refused}:\n        raise NotImplementedError('width')\n"
+    (tmp_path / "mine.py").write_text(f"{KERNEL}{refuses}    return by_torch(x)\n")
+    line = ("--op", "shift_right", "--dtype", "float32", "--profile", "quick", "-k", "values")
+    done = in_a_process("run", str(tmp_path / "mine.py"), *line, "-q")
+    assert done.output.splitlines()[-1].endswith(NEVER)
+
+
 SWALLOWS = """
 try:
     raise RuntimeError("no kernel here")
