@@ -111,7 +111,7 @@ def explaining(
     none is, those that are far nearer than the specification.
     """
     distances = [candidate.distance(seen) for candidate, _ in among]
-    nearest, law = min(distances), seen.distance(seen.expected)
+    nearest, law = min(distances, default=np.inf), seen.distance(seen.expected)
     is_far_nearer = TWO_ERRORS < nearest < law / FAR
     most = CLEARLY * nearest if is_far_nearer else TWO_ERRORS
     return [each for each, far in zip(among, distances, strict=True) if far <= most]

@@ -18,6 +18,7 @@ import torch
 from numpy import ndarray
 
 from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.matching.best import explaining
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
 from attnverify.judge.observation import observe
 from attnverify.precision import FORMATS
@@ -416,6 +417,12 @@ def test_the_mistake_is_told(name: str) -> None:
     operation, function, must, never = UNMET[name]
     told = "\n".join(cause.words for cause in causes_of(operation, function))
     assert grade(told, must, never) == "right", told
+
+
+def test_where_no_candidate_is_left_none_explains_a_further_case() -> None:
+    own = implementation_of(*UNMET["1/D"][:2])
+    (seen,) = observe(own, draws_of(own)["wrong number"][:1])
+    assert explaining([], seen) == []
 
 
 DECLARED = r'"(\w+)": "(\w+)"'
