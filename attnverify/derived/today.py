@@ -9,10 +9,11 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.softmax_rows import added
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.packing import heads_first, packed_pairs
 from attnverify.derived import Derived, derive, derive_gradient
 from attnverify.precision import Precision
-from attnverify.spec.grouped import attended, to_add, visible_pairs
+from attnverify.spec.grouped import attended, to_add
 from attnverify.spec.masks import Visibility
 
 Inputs = Mapping[str, Any]
@@ -40,7 +41,9 @@ def seen_pairs(inputs: Inputs) -> ndarray:
         seen = packed_pairs(inputs)
         return np.broadcast_to(seen, (1, query.shape[1], *seen.shape))
     options: Any = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
-    return visible_pairs(query, key, inputs.get("mask"), **options)
+    (B, H, N, _), M, mask = query.shape, key.shape[2], inputs.get("mask")
+    seen = np.repeat(CATALOGUE["visible_keys"].reference(B, N, M, **options)[:, None], H, axis=1)
+    return seen if mask is None else seen & (mask if mask.dtype == bool else mask > -np.inf)
 
 
 def is_packed(inputs: Inputs) -> bool:

@@ -130,7 +130,10 @@ class Errors:
 
 def round_off(x: ndarray, E: ndarray, fmt: Format) -> ndarray:
     """Bound one rounding of x, so far off by E: exact zeros stay, what does not fit is inf."""
-    size = np.where(np.isfinite(x), np.abs(x), 0.0) + E
-    least = fmt.tiny if fmt.ftz else fmt.eta
-    L = gamma(1, fmt.u) * size + np.where(size < 2 * fmt.tiny, np.minimum(least, size), 0.0)
-    return np.where(size > fmt.max / (1 + 2 * fmt.u), np.inf, L)
+    size = np.asarray(np.where(np.isfinite(x), np.abs(x), 0.0) + E)
+    L = np.asarray(gamma(1, fmt.u) * size)
+    small, beyond = size < 2 * fmt.tiny, size > fmt.max / (1 + 2 * fmt.u)
+    if small.any():
+        np.add(L, np.minimum(fmt.tiny if fmt.ftz else fmt.eta, size), out=L, where=small)
+    np.copyto(L, np.inf, where=beyond)
+    return L
