@@ -16,6 +16,7 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
 from attnverify.diagnosis.whereabouts.outputs import wrong_elements
+from attnverify.judge.comparison import compare
 from attnverify.judge.observation import Observation, arrays
 from attnverify.precision import FORMATS, Format, Precision, find_fields
 
@@ -73,10 +74,9 @@ def is_near(wrong: Sequence[Observation], precision: Precision) -> bool:
 
 
 def _share(o: Observation, limits: Any) -> float:
-    """The largest error of the wrong elements, as a share of a bound."""
-    found = zip(o.actual, o.expected, arrays(limits), wrong_elements(o), strict=True)
-    shares = (np.abs(x - y)[at] / limit[at] for x, y, limit, at in found)
-    return max((float(share.max(initial=0.0)) for share in shares), default=0.0)
+    """The largest error as a share of a bound."""
+    found = zip(o.actual, o.expected, arrays(limits), strict=True)
+    return max((compare(*each).budget for each in found), default=0.0)
 
 
 def has_subnormal(o: Observation) -> bool:
