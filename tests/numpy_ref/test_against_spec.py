@@ -31,7 +31,11 @@ WELL_CONDITIONED = [
     name for name, operation in CATALOGUE.items() if not operation.is_layer_gradient
 ]
 """A norm of two features may divide by the root of eps: its gradient is judged by bounds alone."""
-FLOATS = [name for name, operation in CATALOGUE.items() if not operation.traits.wide]
+FLOATS = [
+    name
+    for name, operation in CATALOGUE.items()
+    if not (operation.traits.wide or operation.traits.wide_outputs)
+]
 MASKS = {"mask", "visible", "keep"}
 Inputs = dict[str, Any]
 
