@@ -94,6 +94,10 @@ class Outside(Protocol):
         """List the specification with one thing changed, each with its words."""
         ...
 
+    def nearest_to_bound(self, inputs: Inputs, precision: Any) -> float:
+        """Search for the legal evaluation that comes nearest to its bound: the share it uses."""
+        ...
+
     def numbers(self) -> Sequence[Number]:
         """List the numbers that are written in it, or in what it calls."""
         ...

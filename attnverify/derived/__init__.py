@@ -8,6 +8,7 @@ wanted, and the error of every legal way to compute it is bounded on its own gra
     budgets/   what the freedom of evaluation may cost at each node
     enclosure  the forward pass: an error of every node by absolute values
     sweeping/  the reverse sweep that makes it sharp
+    legal/     legal evaluations, searched for one beyond its bound
 
 What kernels are free to do belongs to kinds of node, not to operations: it is written once, and
 holds for operations that nobody has written yet.

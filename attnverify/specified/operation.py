@@ -14,6 +14,7 @@ from attnverify.catalogue.outside import Inputs, Mutant, Number
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, DTYPES, Traits
 from attnverify.derived import Derived, derive, derive_gradient
+from attnverify.derived.legal import climb
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import Precision
 from attnverify.specified.changed_steps import numbers_of_steps
@@ -33,6 +34,8 @@ from attnverify.specified.reading import (
 
 CHAPTER = "outside"
 SEEDS = range(2**16)
+STEPS = 60
+"""Legal evaluations that are looked at before a failure is told."""
 TRAITS = Traits(
     tuple(FAMILIES), skipped=dict.fromkeys(CHECKS, "it comes from outside of the catalogue")
 )
@@ -212,6 +215,10 @@ class SpecifiedOperation(Operation):
 
     def numbers(self) -> Sequence[Number]:
         return tuple(numbers_of_steps(self)) if self.form.itself is not None else ()
+
+    def nearest_to_bound(self, inputs: Inputs, precision: Precision) -> float:
+        """Search for the legal evaluation that comes nearest to its bound: the share it uses."""
+        return climb(self.derived(inputs), precision, STEPS)
 
     def with_function(self, function: Callable[..., Any]) -> "SpecifiedOperation":
         """Return the same operation with another function in the place of its own."""

@@ -11,6 +11,7 @@ from attnverify.backends.declarations import NO_GRADIENT, features_of
 from attnverify.backends.loader import Implementation
 from attnverify.backends.terms import TERMS
 from attnverify.diagnosis.call_budget import CallBudget, price_of
+from attnverify.diagnosis.cause import describe_sizes
 from attnverify.diagnosis.regions.failing_region import Draws, offers
 from attnverify.failures.finding import Finding, is_wide, offered_line
 from attnverify.failures.record import FailureRecord
@@ -72,6 +73,14 @@ def forward_and_gradient(cell: Cell) -> list[Implementation]:
 
 MASKED = ("mask", "float mask")
 """The features that a required case may be there to show."""
+
+LOOKED_AT = 3
+"""Failing cases whose own bound is searched."""
+
+BOUND_EXCEEDED = (
+    "not judged: our bound is wrong here, a legal evaluation of your specification is {share:.3g}x "
+    "of it ({sizes}); please report it"
+)
 
 MODELS = 2
 """Calls that were judged, in whose sizes a required case is asked once more."""
@@ -229,6 +238,21 @@ class Search:
             self.implementation, self.failing, self.passing
         )
 
+    def find_exceeded(self) -> str:
+        """
+        Say where a legal evaluation of somebody's own specification is beyond our bound of the
+        smallest cases that fail: then nothing is said against the implementation. "" otherwise.
+        """
+        outside = self.implementation.operation.outside
+        if outside is None:
+            return ""
+        precision = self.implementation.precision(self.dtype)
+        for case in sorted_by_size([*chain(*self.failing.values())])[:LOOKED_AT]:
+            share = outside.nearest_to_bound(case.inputs, precision)
+            if share > 1:
+                return BOUND_EXCEEDED.format(share=share, sizes=describe_sizes(case).strip(" ()"))
+        return ""
+
     def find_left_out(self, recipes: tuple[Recipe, ...]) -> str:
         """Say why the dtype is not judged, where the function leaves it out; "" otherwise."""
         if reason := self.find_undeclared():
@@ -340,6 +364,8 @@ def search_for_failures(
         return unsupported(reason)
     if words := search.never_compiled():
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
+    if exceeded := search.find_exceeded():
+        return unsupported(exceeded)
     if search.failing and (said := search.find_unsaid(cell)):
         return search.tally + Tally(findings=[not_said(search, cell, said)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))

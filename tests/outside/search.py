@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from attnverify.derived import Derived, derive, derive_gradient
+from attnverify.derived.legal.evaluations import climb
 from attnverify.inputs.expand import expand
 from attnverify.precision import FORMATS, PRESETS
 from tests.outside.catalogue import WRITTEN
 from tests.outside.draws import draw, gradient_of
-from tests.outside.legal_evaluations import climb
 from tests.outside.specifications import OUTSIDE
 from tests.rounding_variants.cases import small_recipe
 

@@ -29,10 +29,10 @@ from attnverify.checks.width.statistical import (
 )
 from attnverify.derived import Derived, derive
 from attnverify.derived.budgets.state import Errors
+from attnverify.derived.legal import evaluations as legal_evaluations
+from attnverify.derived.legal.evaluations import Evaluation, rounded
 from attnverify.precision import BFLOAT16, FLOAT32, FORMATS, PRESETS, TF32, Format, Precision
 from attnverify.reference import layers
-from tests.outside import legal_evaluations
-from tests.outside.legal_evaluations import Evaluation, rounded
 
 LAYERS = [name for name, op in CATALOGUE.items() if op.traits.parameters and not op.is_gradient]
 ARITHMETICS = [

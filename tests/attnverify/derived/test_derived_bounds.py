@@ -12,6 +12,7 @@ from attnverify import bounds
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import derive, derive_gradient
 from attnverify.derived.budgets import keeping, sums
+from attnverify.derived.legal.evaluations import climb, rounded
 from attnverify.inputs.expand import expand
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.precision import FORMATS, PRESETS, Format, wide
@@ -26,7 +27,6 @@ from tests.outside.catalogue import (
     transformer_xl_score,
 )
 from tests.outside.draws import draw, floats, gradient_of
-from tests.outside.legal_evaluations import climb, rounded
 from tests.outside.specifications import OUTSIDE, layer_norm, rms_norm
 
 np.seterr(all="ignore")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify.derived.legal import rewritings
+from attnverify.derived.legal.evaluations import climb
 from attnverify.precision import FORMATS, PRESETS
-from tests.outside import rewritings
-from tests.outside.legal_evaluations import climb
 from tests.outside.search import search, traces
 
 np.seterr(all="ignore")

@@ -14,9 +14,9 @@ from attnverify.bounds import error
 from attnverify.catalogue.packing import heads_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import Derived, today
+from attnverify.derived.legal.evaluations import climb, rounded
 from attnverify.derived.sweeping import products, sweep
 from attnverify.precision import FORMATS, PRESETS, TF32, Precision
-from tests.outside.legal_evaluations import climb, rounded
 from tests.rounding_variants.cases import small_inputs
 
 TRACES: dict[str, Callable[[today.Inputs], Derived]] = {

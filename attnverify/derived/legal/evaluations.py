@@ -17,9 +17,10 @@ from attnverify.derived import Derived
 from attnverify.derived.budgets.elementwise import undecided
 from attnverify.derived.budgets.roles import also_kept, kept
 from attnverify.derived.budgets.state import Errors
+from attnverify.derived.legal.rewritings import rewritten
+from attnverify.derived.tracing.elementwise import OTHERS
 from attnverify.derived.tracing.node import COLLECTED, Node
 from attnverify.precision import Format, Precision
-from tests.outside.rewritings import rewritten
 
 ERRING = {"exp": "exp_ulps", "log": "exp_ulps", "tanh": "tanh_ulps", "sin": "sin_ulps"}
 
@@ -90,9 +91,9 @@ class Evaluation:
 
     def in_memory(self, parts: ndarray) -> ndarray:
         """Add each part to what is stored."""
-        total = np.zeros(parts.shape[1:])
+        total, fmt = np.zeros(parts.shape[1:]), self.at.P.step or self.at.P.acc
         for part in parts:
-            total = rounded(total + part, self.at.P.step)
+            total = rounded(total + part, fmt)
         return total
 
     def einsum(self, node: Node, rng: np.random.Generator) -> ndarray:
@@ -130,7 +131,8 @@ class Evaluation:
     def ew(self, node: Node, rng: np.random.Generator) -> ndarray:
         if node.name == "cast":
             return node.value
-        found = getattr(np, node.name)(*(self.values[i] for i in node.inputs))
+        function = OTHERS.get(node.name) or getattr(np, node.name)
+        found = function(*(self.values[i] for i in node.inputs))
         if node.name in ERRING:
             found = self.erring(node.name, found, rng)
         return self.acc(found)

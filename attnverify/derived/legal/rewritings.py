@@ -16,7 +16,7 @@ from attnverify.derived.tracing.node import Node
 LOG2E = float(np.log2(np.e))
 
 Rewriting = Callable[[Any, Node, np.random.Generator], ndarray | None]
-"""Of an :class:`tests.outside.legal_evaluations.Evaluation`, one of its nodes, and a choice."""
+"""Of an evaluation, one of its nodes, and a choice."""
 
 
 def in_another_order(run: Any, node: Node, rng: np.random.Generator) -> ndarray | None:
