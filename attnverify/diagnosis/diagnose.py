@@ -235,14 +235,17 @@ def tell_apart(
     """
     if len(best) < 2:
         return best
-    (one, _), *_, (other, _) = best
-    cases = where_they_differ(one, other, implementation.operation.name, dtype)
-    found = look_at(implementation, cases, budget)
-    if not found and cases and not all(budget.left):
-        return best[:2]  # nobody knows
-    # where none answers, they differ in nothing, or in what the implementation does not take
-    left = reduce(explaining, found, best) if found else best[:-1]
-    return tell_apart(implementation, left, dtype, budget) if len(left) < len(best) else left[:2]
+    first, *others = best
+    for other in reversed(others):
+        cases = where_they_differ(first[0], other[0], implementation.operation.name, dtype)
+        found = look_at(implementation, cases, budget)
+        if not found and cases and not all(budget.left):
+            break  # nobody knows
+        # where none answers, they differ in nothing, or in what the implementation does not take
+        left = reduce(explaining, found, best) if found else [x for x in best if x is not other]
+        if len(left) < len(best):
+            return tell_apart(implementation, left, dtype, budget)
+    return best[:2]
 
 
 def diagnose_hidden(

@@ -118,7 +118,7 @@ def test_a_library_gradient_that_stops_fails_though_the_output_is_right(folder: 
 def test_state_between_calls_is_told_apart(folder: str) -> None:
     found = tallies(f"{SDPA}_remembers", folder=folder)
     assert {"values", "side effects"} <= failed(found)
-    assert "the result depends on" in found["values"].reason
+    assert "something kept from earlier calls" in found["values"].reason
     assert "under another mask is wrong after the first call" in found["side effects"].reason
 
 
