@@ -164,12 +164,7 @@ def check_grouped(
 ) -> dict[str, Any]:
     """Hold heads that share keys and values to their sizes, and the numbers to their domains."""
     at = check(arrays, SHARED_HEADS, query, key, value, sink)
-    if at["H"] % at["G"]:
-        raise ValueError(f"query: wanted heads that are a multiple of G={at['G']}, got H={at['H']}")
-    check_finite("soft_cap", soft_cap)
-    check_finite("scale", scale)
-    if soft_cap is not None and soft_cap <= 0:
-        raise ValueError(f"soft_cap: wanted a positive number or None, got {soft_cap!r}")
+    check_shared_heads(at, soft_cap, scale)
     check_options(arrays, mask, keep, p, pairs(at))
     return at
 
@@ -183,3 +178,13 @@ def check_parts(arrays: Arrays, outputs: Any, lses: Any) -> dict[str, Any]:
     if not bool((lses.real < float("inf")).all()):
         raise ValueError("lses: wanted numbers or minus infinity, got plus infinity or NaN")
     return at
+
+
+def check_shared_heads(at: dict[str, Any], soft_cap: Any, scale: Any) -> None:
+    """Hold heads of queries to a multiple of those of keys, and two numbers to their domains."""
+    if at["H"] % at["G"]:
+        raise ValueError(f"query: wanted heads that are a multiple of G={at['G']}, got H={at['H']}")
+    check_finite("soft_cap", soft_cap)
+    check_finite("scale", scale)
+    if soft_cap is not None and soft_cap <= 0:
+        raise ValueError(f"soft_cap: wanted a positive number or None, got {soft_cap!r}")

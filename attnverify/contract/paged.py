@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from attnverify.contract.arguments import check_finite, check_integers
+from attnverify.contract.arguments import check_integers
 from attnverify.contract.arrays import Arrays
+from attnverify.contract.attention import check_shared_heads
 from attnverify.contract.masks import check_visibility
 from attnverify.contract.packed import check_starts
 from attnverify.contract.shapes import check, pattern
@@ -34,12 +35,7 @@ def check_paged(
     a sequence, and the options to what they may be. Starts and lengths wait for a device.
     """
     at = check(arrays, PAGED, query, key_pages, value_pages, sink)
-    if at["H"] % at["G"]:
-        raise ValueError(f"query: wanted heads that are a multiple of G={at['G']}, got H={at['H']}")
-    check_finite("soft_cap", soft_cap)
-    check_finite("scale", scale)
-    if soft_cap is not None and soft_cap <= 0:
-        raise ValueError(f"soft_cap: wanted a positive number or None, got {soft_cap!r}")
+    check_shared_heads(at, soft_cap, scale)
     B = at["B"] = check_starts(arrays, "query_starts", query_starts, at["T"])
     Y = at["Y"] = table_width(arrays, page_table)
     check_integers(arrays, "page_table", page_table, (B, Y))

@@ -3,6 +3,7 @@ Conventions of attention today: which heads share, what the cap bends, what an l
 a row is that saw no key; those of merging parts too.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,22 @@ def empty_rows(function: Any, output: float, lse: float) -> Any:
     return attention
 
 
+def rows_of_results(function: Any) -> tuple[Row, ...]:
+    """What every attention of today may mean otherwise by its numbers and its lse."""
+    changed = partial(with_arguments, function)
+    return (
+        ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
+        ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
+        ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(function)),
+        ("lse base", "2 returned", "an lse that is returned to base 2",
+         base_two_returned(function)),
+        ("a row of no key", "NaN", "NaN where a row sees no key",
+         empty_rows(function, np.nan, np.nan)),
+        ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
+         empty_rows(function, 0.0, np.inf)),
+    )  # fmt: skip
+
+
 def of_base_two(outputs: ndarray, lses: ndarray) -> Any:
     """Logarithms to base 2, given and returned."""
     output, lse = merge_attention(outputs, lses * LN2)
@@ -93,15 +110,7 @@ GROUPING: tuple[Row, ...] = (
     ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),
     ("window counts", "nothing", "windows ignored", changed(window=lambda x: None)),
     ("soft cap", "behind the mask", "scores capped with the mask in them", behind_the_mask),
-    ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
-    ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
-    ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(grouped_attention)),
-    ("lse base", "2 returned", "an lse that is returned to base 2",
-     base_two_returned(grouped_attention)),
-    ("a row of no key", "NaN", "NaN where a row sees no key",
-     empty_rows(grouped_attention, np.nan, np.nan)),
-    ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
-     empty_rows(grouped_attention, 0.0, np.inf)),
+    *rows_of_results(grouped_attention),
     ("a row of no key", "-5e4", "an lse of -5e4 where a row sees no key",
      empty_rows(grouped_attention, 0.0, -5e4)),
     ("a scale", "ignored", "a given scale ignored", changed(scale=lambda x: None)),

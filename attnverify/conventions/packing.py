@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.packing import POOLS, heads_first, packed_pairs
-from attnverify.conventions.grouping import base_two_returned, empty_rows, lse_without_sink
+from attnverify.conventions.grouping import rows_of_results
 from attnverify.conventions.layer_rows import Row, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.visibility import both_ways, counting_itself
@@ -101,15 +101,7 @@ PACKING: tuple[Row, ...] = (
      changed(window=counting_itself)),
     ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),
     ("window counts", "nothing", "windows ignored", changed(window=lambda x: None)),
-    ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
-    ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
-    ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(packed_attention)),
-    ("lse base", "2 returned", "an lse that is returned to base 2",
-     base_two_returned(packed_attention)),
-    ("a row of no key", "NaN", "NaN where a row sees no key",
-     empty_rows(packed_attention, np.nan, np.nan)),
-    ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
-     empty_rows(packed_attention, 0.0, np.inf)),
+    *rows_of_results(packed_attention),
     ("a scale", "ignored", "a given scale ignored", changed(scale=lambda x: None)),
 )  # fmt: skip
 
