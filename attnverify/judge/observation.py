@@ -208,7 +208,7 @@ def observe_one(
     """
     case = case_shown(implementation, case)
     own = [leaf for leaf in leaves(convert_and_call(implementation, case)) if leaf is not None]
-    expected = arrays(case.expected)
+    expected = returned(implementation, arrays(case.expected))
     if len(own) != len(expected) and not of_any_number:
         raise Disagreement(f"output: wanted {len(expected)} arrays, got {len(own)}")
     if [tuple(getattr(x, "shape", ())) for x in own] != [e.shape for e in expected]:
@@ -220,7 +220,7 @@ def observe_one(
     )
     bound = case.bounds(implementation.precision(case.dtype))
     bounds = (
-        tuple(leaf for leaf in leaves(bound) if leaf is not None)
+        tuple(returned(implementation, arrays(bound)))
         if bound is not None
         else (None,) * len(expected)
     )
@@ -230,6 +230,13 @@ def observe_one(
     ]
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(case, actual, tuple(expected), bounds, ratio)
+
+
+def returned(implementation: Implementation, results: list[ndarray]) -> list[ndarray]:
+    """Those of the specification's results that it returns: FEATURES may leave out a second one."""
+    operation, features = implementation.operation, implementation.backend.declared.features
+    alone = len(results) == 2 and features.get(operation.second_result) is False
+    return results[:1] if alone else results
 
 
 def observe_answer(
@@ -260,9 +267,10 @@ def dtypes_of_outputs(case: Case, count: int) -> list[str]:
 def passed_observation(implementation: Implementation, case: Case) -> Observation:
     """What is known of a case that passed: the answer is within its bounds of the expected one."""
     case = case_shown(implementation, case)
-    expected = tuple(arrays(case.expected))
+    expected = tuple(returned(implementation, arrays(case.expected)))
     bound = case.bounds(implementation.precision(case.dtype))
-    bounds = (None,) * len(expected) if bound is None else tuple(arrays(bound))
+    limits = [None] * len(expected) if bound is None else returned(implementation, arrays(bound))
+    bounds = tuple(limits)
     return Observation(case, expected, expected, bounds, 0.0)
 
 
@@ -280,4 +288,5 @@ def observation_of_wrong_shape(
         for output in outputs
     )
     bounds = tuple(None if implementation.operation.exact else np.zeros(a.shape) for a in actual)
-    return Observation(case, actual, tuple(arrays(case.expected)), bounds, np.inf)
+    expected = tuple(returned(implementation, arrays(case.expected)))
+    return Observation(case, actual, expected, bounds, np.inf)

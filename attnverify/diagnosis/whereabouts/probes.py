@@ -30,7 +30,7 @@ from attnverify.diagnosis.whereabouts.turns import describe_turns
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.observation import Observation, observe_answer
+from attnverify.judge.observation import Observation, arrays, observe_answer
 from attnverify.reference.oracle import evaluate_spec
 
 MOST_CALLS = 12
@@ -166,15 +166,15 @@ def weights(
     shape, M = inputs["value"].shape, inputs["value"].shape[-2]
     E = shape[-1]
     given = inputs | {"value": np.broadcast_to(np.eye(M), (*shape[:-1], M))}
-    law = evaluate_spec(implementation.operation, given)
+    law, *_ = arrays(evaluate_spec(implementation.operation, given))
     with np.errstate(all="ignore"):
-        bound = bounds.bound(
-            implementation.operation.name, given, implementation.precision(o.dtype)
+        bound, *_ = arrays(
+            bounds.bound(implementation.operation.name, given, implementation.precision(o.dtype))
         )
     own: list[ndarray] = []
     for start in range(0, M, E):
         value = np.broadcast_to(np.eye(M, start + E)[:, start:], shape)
-        own += observe_answer(implementation, o, inputs | {"value": value})
+        own += observe_answer(implementation, o, inputs | {"value": value})[:1]
     return np.concatenate(own, axis=-1)[..., :M], law, bound
 
 

@@ -134,6 +134,13 @@ def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     assert judge_file(tmp_path, ALONE.format(declared=""), "float32", aspect).verdict == "failed"
 
 
+def test_what_is_wrong_without_an_lse_is_explained(tmp_path: Path) -> None:
+    """The search for its cause broke off: candidates have an lse, the file returns none."""
+    text = ALONE.format(declared='FEATURES = {"lse": False}').replace("scale=scale", "scale=0.5")
+    (finding, *_) = judge_file(tmp_path, text, "float32").findings
+    assert str(finding.cause).startswith("the weights are wrong, and right where query is 0")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
