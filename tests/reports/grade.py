@@ -5,7 +5,7 @@ of each (all, if none is named) in the quick profile, and ``--repaired`` the rep
 right    one of the expressions of ``told`` is found in a cause that is required, none of
          ``not_told``
 vague    a cause is told, but not the one that must be
-missing  nothing but the kind of the failure is told
+missing  nothing but the kind of the failure is told, or the search for a cause broke off
 untrue   something is told that must not be
 green    nothing failed that is required
 
@@ -82,6 +82,7 @@ def told_of(finding: dict[str, Any]) -> str:
     return " ".join(part for part in (own, cause, f"when {when}" if when else "") if part)
 
 
+BROKEN_OFF = "the search for it broke off"
 NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 
 
@@ -93,6 +94,8 @@ def grade(entry: dict[str, Any], findings: Sequence[dict[str, Any]]) -> str:
     text = "\n".join(causes)
     if any(re.search(one, text, re.IGNORECASE) for one in entry["not_told"]):
         return "untrue"
+    if BROKEN_OFF in text:
+        return "missing"
     if any(re.search(one, text, re.IGNORECASE) for one in entry["told"]):
         return "right"
     caused = any(finding["cause"] or finding["kind"] not in NUMERIC for finding in findings)

@@ -18,6 +18,7 @@ from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.verdicts.findings import BROKEN_OFF
 from tests.reports.grade import grade, text_of
 
 HERE = Path(__file__).parent
@@ -129,6 +130,7 @@ ENTRY = {"told": ["transpos"], "not_told": ["head \\d alone"]}
         ("wrong number", "wrong: the output", "vague"),
         ("wrong number", "weights read transposed, in head 3 alone", "untrue"),
         ("wrong number", None, "missing"),
+        ("wrong number", BROKEN_OFF.format(error="transposed"), "missing"),
         ("transposed read: out of bounds", None, "right"),
     ],
 )
@@ -136,6 +138,15 @@ def test_a_grade(kind: str, words: str | None, graded: str) -> None:
     cause = words and {"words": words}
     finding = {"kind": kind, "message": "", "condition": None, "cause": cause}
     assert grade(ENTRY, [finding]) == graded
+
+
+def test_a_search_that_broke_off_makes_no_report_right() -> None:
+    causes = ["weights read transposed", BROKEN_OFF.format(error="IndexError: 3")]
+    found = [
+        {"kind": NUMERIC[0], "message": "", "condition": None, "cause": {"words": words}}
+        for words in causes
+    ]
+    assert grade(ENTRY, found) == "missing"
 
 
 def test_nothing_found_is_green() -> None:

@@ -48,6 +48,15 @@ NO_CAUSE = (
 """What tells nothing of a cause: none of it may count as one."""
 
 
+SAME = (
+    {"delta_of_a_packed_gradient", "upstream_gradient_read_as_packed"},
+    {"backward_sees_the_future", "backward_forgets_the_mask"},
+    {"dropout_left_out_of_the_backward", "dropped_coefficients_in_softmax"},
+    {"batch_and_heads_taken_for_each_other", "padding_repeated_for_the_wrong_rows"},
+)
+"""Reports of one mistake, or of two that one expression names."""
+
+
 def found(expressions: list[str], text: str) -> bool:
     return any(re.search(one, text, re.IGNORECASE) for one in expressions)
 
@@ -96,6 +105,13 @@ def test_a_report_names_its_thread_and_what_must_be_told(slug: str) -> None:
 )
 def test_a_report_that_lacks_something_is_noticed(changed: dict[str, Any], complaint: str) -> None:
     assert faults_of(REPORTS[min(REPORTS)] | changed) == [complaint]
+
+
+@pytest.mark.parametrize("slug", REPORTS)
+def test_what_another_report_says_of_its_bug_is_not_the_cause_of_this_one(slug: str) -> None:
+    bugs = {other: entry["source"].partition(": ")[2] for other, entry in REPORTS.items()}
+    told = {other for other, bug in bugs.items() if found(REPORTS[slug]["told"], bug)}
+    assert told == {slug} or any(slug in same and told <= same for same in SAME)
 
 
 @pytest.mark.parametrize("slug", REPORTS)
