@@ -212,11 +212,19 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
 def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
     """Write one line for each reason by which no case of a required kind was judged."""
     found: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    lacking: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for tally in tallies:
         for kind, why in tally.get("unseen", {}).items():
-            name = tally["implementation"]
-            found[tally["backend"], name, why][kind] = None
+            whose = tally["backend"], tally["implementation"]
+            option = kind.partition("=")[0]
+            if why == f"takes no {option}":
+                lacking[whose][option] = None
+            else:
+                found[*whose, why][kind] = None
     return [
+        f"{backend}: {name} takes no {listed([*options])}, and is judged without"
+        for (backend, name), options in lacking.items()
+    ] + [
         f"{backend}: no {listed([*kinds])} was judged of {name}: {whose}{why}"
         for (backend, name, why), kinds in found.items()
         for whose in ["it " * why.startswith("takes no ")]

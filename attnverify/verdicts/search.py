@@ -27,6 +27,7 @@ from attnverify.inputs.real.required_kinds import (
     stand_ins,
     with_judged_mask,
 )
+from attnverify.inputs.real.required_options import options_of
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import shrink_key
 from attnverify.judge.case import Case, case_of
@@ -308,7 +309,8 @@ class Search:
         unseen = dict[str, str]()
         for recipe in refused:
             (fitted,) = fitted_recipes((recipe,), untaken)
-            if self.takes_one_of(stand_ins(recipe, fitted, models)):
+            lacks = self.refused[recipe] in {f"takes no {name}" for name in options_of(recipe)}
+            if not lacks and self.takes_one_of(stand_ins(recipe, fitted, models)):
                 seen |= {*kinds_of(recipe)}
             else:
                 unseen |= dict.fromkeys(kinds_of(recipe), self.refused[recipe])

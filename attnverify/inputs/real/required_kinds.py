@@ -6,7 +6,7 @@ Each documented shape of a mask is shown as truth and as numbers, with rows that
 that see none, the other forms once; where rows are causal, more queries than keys; padding that
 differs between the entries of a batch, one of them without keys; a draw alone and under a mask; a
 mask over queries and keys that tiles divide; rows far below 0 of which whole tiles are hidden, at
-either end.
+either end; each form of each option alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +17,12 @@ from typing import Any
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import FAR, fixed_recipe
 from attnverify.inputs.masks import draw_visible
+from attnverify.inputs.real.required_options import (
+    beside_causal,
+    kinds_of_options,
+    option_cases,
+    options_of,
+)
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
 
@@ -61,7 +67,9 @@ def required_cases(operation: str) -> tuple[Recipe, ...]:
     op = CATALOGUE[operation]
     if op.outside is not None:
         return ()
-    return tuple(dict.fromkeys((*_under_masks(op), *_of_parts(op), *_of_tiles(op))))
+    return tuple(
+        dict.fromkeys((*_under_masks(op), *_of_parts(op), *_of_tiles(op), *option_cases(op)))
+    )
 
 
 def _under_masks(op: Operation) -> Iterator[Recipe]:
@@ -153,6 +161,7 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
         yield PADDING
     if recipe.dropout and not op.requires("keep"):
         yield DRAW
+    yield from kinds_of_options(recipe)
     divided = {"N", "M"} <= set(sizes) and not (sizes["N"] % TILE or sizes["M"] % TILE)
     if recipe.mask and divided:
         yield WHOLE
@@ -163,14 +172,16 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
 def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:
     """
     Yield what may be asked in place of a required case that was refused, and shows the same kinds:
-    its mask, padding and draw in the sizes that fit what was judged, then in those of calls that
-    were.
+    its mask, padding, draw and options in the sizes that fit what was judged, with causal rows too
+    where options are asked for, then in those of calls that were.
     """
     parts: dict[str, Any] = {"mask": recipe.mask, "padding": recipe.padding}
     needs_draw = CATALOGUE[recipe.operation].requires("keep")
-    for model in (fitted, *judged):
-        draw = fitted.dropout if model is fitted else recipe.dropout
+    own = fitted, *beside_causal(fitted)
+    for model in (*own, *judged):
+        draw = fitted.dropout if model in own else recipe.dropout
         kept = model.dropout if needs_draw else draw
+        parts["options"] = model.options | options_of(recipe)
         asked = replace(model, **parts, dropout=kept, values=recipe.values, poison=None)
         if {WHOLE, FAR_ROW} & {*kinds_of(recipe)}:
             alike = model.sizes["N"] == model.sizes["M"]

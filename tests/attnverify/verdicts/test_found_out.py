@@ -17,6 +17,7 @@ from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.found_out import has_heads_of_any_width, supported_variants
 from attnverify.verdicts.tally import CellResult, Options
+from tests.support.quick_search import cell_of
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +41,7 @@ def scaled_dot_product_attention(query, key, value):
 def judge_file(
     folder: Path, text: str, dtype: str = "float64", aspect: str = "values"
 ) -> CellResult:
-    file = folder / "mine.py"
-    file.write_text(text)
-    backend = load(str(file))
-    assert not backend.broken
-    cell = next(one for one in cells([backend], (), (dtype,)) if one.aspect == aspect)
+    cell = cell_of(folder, text, dtype, aspect)
     return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
 
 

@@ -1,0 +1,93 @@
+"""Each form of an option is shown where a function takes few, and what it does not take is told."""
+
+from pathlib import Path
+
+import pytest
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.real.required_kinds import kinds_of, required_cases
+from attnverify.inputs.real.required_options import options_of
+from attnverify.judge.case import case_of
+from attnverify.plugin.closing import describe_unseen
+from attnverify.precision import resolve
+from tests.support.quick_search import search_quick
+
+WITH_OPTIONS = [name for name, op in CATALOGUE.items() if op.domains and not op.is_stack]
+
+OPENS = {
+    "grouped_attention": "query, key, value",
+    "packed_attention": "query, key, value, query_starts, key_starts",
+    "paged_attention": "query, key_pages, value_pages, page_table, lengths, query_starts",
+}
+
+FEW = """
+from attnverify.numpy_ref import {name} as own
+
+def {name}({given}, soft_cap=None, causal=False, window=None):
+    {fault}
+    return own({given}, soft_cap=soft_cap, causal=causal, window=window)
+"""
+
+FAULTS = {
+    "no left side": "if window and window[0] is None: raise TypeError('no None')",
+    "no right side": "if window and window[1] is None: raise TypeError('no None')",
+    "a row's own key alone": "window = None if window == (0, 0) else window",
+    "a window that is not causal": "causal = causal or window is not None",
+    "a cap of one size": "soft_cap = soft_cap and 30.0",
+    "causal without a window": "causal = causal and window is not None",
+}
+
+
+@pytest.mark.parametrize("name", WITH_OPTIONS)
+def test_each_form_of_an_option_is_shown_with_no_more_than_it_needs(name: str) -> None:
+    alone = {}
+    for recipe in required_cases(name):
+        given = options_of(recipe)
+        if len(given) <= 2 and not recipe.mask:
+            alone |= {(key, str(value)): recipe for key, value in given.items()}
+    domains = CATALOGUE[name].domains
+    wanted = {(key, str(value)) for key, d in domains.items() for value in d.choices[1:]}
+    arrays = {key for key, d in domains.items() if d.integers and not d.required}
+    assert wanted <= {*alone, ("mem_len", "3")} or not wanted
+    assert arrays <= {key for key, _ in alone}
+    precision, exact = resolve(None, name, name, "float32"), CATALOGUE[name].exact
+    assert exact or all(
+        case_of(recipe, "float32").is_judged(precision) for recipe in alone.values()
+    )
+
+
+@pytest.mark.parametrize("name", OPENS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_quick_sees_a_fault_in_one_form_of_an_option(name: str, fault: str, tmp_path: Path) -> None:
+    text = FEW.format(name=name, given=OPENS[name], fault=FAULTS[fault])
+    assert search_quick(tmp_path, text, seed=2).failing
+
+
+def test_quick_is_green_on_what_takes_few_options(tmp_path: Path) -> None:
+    text = FEW.format(name="packed_attention", given=OPENS["packed_attention"], fault="")
+    search = search_quick(tmp_path, text, seed=2)
+    assert not search.failing and search.tally.cases >= 20
+
+
+TOGETHER = "if window and not causal: raise NotImplementedError('a window wants causal rows')"
+
+
+def test_an_option_that_wants_another_is_shown_beside_it(tmp_path: Path) -> None:
+    text = FEW.format(name="paged_attention", given=OPENS["paged_attention"], fault=TOGETHER)
+    right = search_quick(tmp_path, text, seed=2)
+    wrong = search_quick(tmp_path, text.replace("window=window", "window=None"), seed=2)
+    assert wrong.failing and not right.failing
+    assert not any(kind.startswith("window=(2") for kind in right.tally.unseen)
+    told = {"backend": "mine", "implementation": "paged_attention", "unseen": right.tally.unseen}
+    assert describe_unseen([told])[0] == (
+        "mine: paged_attention takes no sink, scale, chunk, offset or pinned, and is judged without"
+    )
+
+
+def test_what_is_refused_alone_and_beside_others_is_told(tmp_path: Path) -> None:
+    fault = "if window: raise NotImplementedError('no windows yet')"
+    text = FEW.format(name="paged_attention", given=OPENS["paged_attention"], fault=fault)
+    unseen = search_quick(tmp_path, text, seed=2).tally.unseen
+    assert unseen["window=(2, None)"] == "no windows yet"
+    kinds = {kind for recipe in required_cases("paged_attention") for kind in kinds_of(recipe)}
+    assert {*unseen} <= kinds
