@@ -4,12 +4,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils import cpp_extension
 
 from attnverify import ptx
-from attnverify.ptx.launchers.sources.inline import in_compilers_words, inline_on_machine
+from attnverify.ptx.launchers.nvrtc import compile_source
+from attnverify.ptx.launchers.sources.files import read_whole
+from attnverify.ptx.launchers.sources.inline import (
+    Builder,
+    device_options,
+    device_source,
+    in_compilers_words,
+    inline_on_machine,
+)
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
 from attnverify.ptx.text.two_sides import device_side, host_side
 
@@ -98,7 +107,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "inline_on_machine_tests",
             CPP,
             CUDA,
-            ["add", "reverse", "disorder", "negated"],
+            functions=["add", "reverse", "disorder", "negated"],
             build_directory=str(folder),
         )
 
@@ -209,11 +218,107 @@ def test_the_host_is_given_launchers_and_kernels_by_name() -> None:
         ("#include <algorithm>", True, False),
         ("#define TILE(x) \\\n  ((x) * 32)", True, True),
         ("__device__ int2 both(int2 x) { return x; }", False, True),
+        ("template <int N = 2> int twice(torch::Tensor x) { return N; }", True, False),
+        ("template <int N = 2> __device__ int twice(int x) { return N * x; }", False, True),
+        ("BIND(float, x)\n", True, False),
     ],
 )
 def test_a_declaration_stands_where_it_belongs(source: str, host: bool, device: bool) -> None:
     assert bool(host_side(source).strip()) == host
     assert bool(device_side(source).strip()) == device
+
+
+def test_a_macro_may_stand_for_qualifiers() -> None:
+    macros = "#define BOTH __host__ __device__ inline\n#define ONLY __device__ inline\n"
+    source = (
+        macros + "BOTH int up(int x) { return x + 1; }\nONLY float2 down(float2 x) { return x; }\n"
+    )
+    assert "int up" in device_side(source) and "float2 down" in device_side(source)
+    assert "int up" in host_side(source) and "float2 down" not in host_side(source)
+
+
+def test_a_template_with_defaults_ends_at_its_brace() -> None:
+    """LeetCUDA's hgemm.cu: kernels whose templates have defaults, and launchers behind them."""
+    source = """
+template <const int M = 16, typename T = float>
+__global__ void each(T *x, int n) { if (threadIdx.x < n) x[threadIdx.x] = M; }
+void launcher(torch::Tensor x) { each<<<1, 32>>>(x.data_ptr<float>(), 3); }
+int table[] = {1, 2};
+"""
+    assert "launcher" not in device_side(source) and "table" in device_side(source)
+    assert "(::machine::configure(1, 32), each(x.data_ptr<float>(), 3))" in host_side(source)
+
+
+def test_a_launch_may_stand_in_a_macro() -> None:
+    """As LeetCUDA binds its kernels: their names are put together."""
+    source = """
+#define BIND(type, name)                                \\
+  void name##_##type(torch::Tensor x) {                 \\
+    name##_##type##_kernel<<<2, 32>>>(x.data_ptr<type>()); \\
+  }
+__global__ void set_float_kernel(float *x) { x[0] = 1; }
+BIND(float, set)
+__global__ void set_int_kernel(int *x) { x[0] = 1; }
+BIND(int, set)
+"""
+    launched = "(::machine::configure(2, 32), name##_##type##_kernel(x.data_ptr<type>()))"
+    assert launched in host_side(source) and "<<<" not in host_side(source)
+    side = device_side(source)
+    assert side.count("__global__") == 2 and "BIND(int" not in side
+    assert side.count("\n") == host_side(source).count("\n") == source.count("\n")
+
+
+# files
+
+
+def test_files_are_built_as_sources_in_python_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``load`` hands over texts with what they include, and the options of both compilers."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "up.cuh").write_text("#pragma once\n__device__ int up(int x);\n")
+    (tmp_path / "k.cu").write_text('#include "up.cuh"\n__global__ void k(int *x) { *x = up(1); }\n')
+    (tmp_path / "bind.cpp").write_text("void k_of(torch::Tensor x);\n")
+    built: list[tuple[str, list[str], str, dict[str, Any]]] = []
+    monkeypatch.setattr(Builder, "build", lambda self, *given: built.append(given))
+    folder = str(tmp_path / "common")
+    with inline_on_machine():
+        names = [str(tmp_path / name) for name in ("k.cu", "bind.cpp")]
+        cpp_extension.load("k", names, ["-O1"], ["--use_fast_math"], extra_include_paths=[folder])
+    ((name, cpp, cuda, options),) = built
+    assert name == "k" and "k_of" in cpp[0] and "int up(int x);" in cuda
+    assert f'#line 2 "{tmp_path / "k.cu"}"\n__global__' in cuda
+    assert options["extra_cflags"] == ["-O1"] and options["extra_include_paths"][0] == folder
+    assert device_options(options)[:2] == ("-std=c++17", "--use_fast_math")
+    assert f"-I{tmp_path}" in device_options(options)
+
+
+def test_a_file_includes_what_lies_beside_it(tmp_path: Path) -> None:
+    texts = {
+        "a.cu": '#include <cuda_fp16.h>\n#include "b.cuh"\n  #include "b.cuh"\nint a;\n',
+        "b.cuh": '#pragma once\n#include "c.cuh"\nint b;\n',
+        "c.cuh": '#include "b.cuh"\n#include "nowhere.h"\nint c;\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    whole = read_whole(tmp_path / "a.cu")
+    assert "#pragma" not in whole and whole.count("#ifndef ONCE_") == 2
+    assert "#include <cuda_fp16.h>" in whole and '#include "nowhere.h"' in whole
+    line = 0
+    seen = {}
+    for text in whole.splitlines():
+        line = int(text.split()[1]) if text.startswith("#line") else line + 1
+        if text.startswith("int"):
+            seen[text] = line - 1
+    assert seen == {"int a;": 4, "int b;": 3, "int c;": 3}
+
+
+def test_names_of_whole_numbers_that_the_host_has_are_known() -> None:
+    """SGEMM_CUDA counts in ``uint``, which glibc defines for nvcc."""
+    source = device_source("__global__ void k(uint *x) { ulong y = 7; x[0] = (ushort)y; }")
+    x = np.zeros(1, np.uint32)
+    compile_source(source, names=("k",))["k"].launch(1, 1, [x])
+    assert x[0] == 7
 
 
 def test_a_bracket_that_is_never_closed_is_told() -> None:

@@ -37,13 +37,16 @@ class HostArrays:
         self.memory.find_outside = self.find
         self.placed: list[tuple[int, Array, Allocation]] = []
 
-    def place(self, start: int, size: int, label: str) -> None:
-        """So many bytes from an address on; a stretch that is there already is not placed again."""
+    def place(self, start: int, size: int, label: str, edge: int | None = None) -> None:
+        """
+        So many bytes from an address on, ``edge`` bytes behind a multiple of 256, as they are on
+        the host if it is not said; a stretch that is there already is not placed again.
+        """
         if size and not any(
             at <= start and start + size <= at + len(bytes_) for at, bytes_, _ in self.placed
         ):
             bytes_, written = bytes_at(start, size), written_in(start, size)
-            made = self.memory.place(bytes_, label, written is None)
+            made = self.memory.place(bytes_, label, written is None, edge)
             if written is not None and made.written is not None:
                 made.written[made.low : made.high] = written
             self.placed.append((start, bytes_, made))

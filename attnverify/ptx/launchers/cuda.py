@@ -13,6 +13,7 @@ import numpy as np
 from attnverify.ptx.kernel import Kernel, Launched
 from attnverify.ptx.kinds import Array
 from attnverify.ptx.launchers.arrays import HostArrays
+from attnverify.ptx.storage.device import edge_of
 
 __all__ = ["extent", "launch"]
 
@@ -34,10 +35,11 @@ def launch(
     """
     host = HostArrays()
     given = [*arrays, *(x for x in arguments if isinstance(x, np.ndarray) and x.ndim)]
+    edges = {extent(x)[0]: edge_of(x) for x in given if x.size}
     for number, (start, end) in enumerate(
         merge_stretches(sorted(extent(x) for x in given if x.size))
     ):
-        host.place(start, end - start, f"array {number}")
+        host.place(start, end - start, f"array {number}", edges[start])
     placed = [argument(x, host) for x in arguments]
     done = kernel.launch(grid, threads, placed, memory=host.memory, **settings)
     host.bring_back()

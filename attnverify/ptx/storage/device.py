@@ -16,7 +16,15 @@ from attnverify.ptx.storage.changes import Changes
 from attnverify.ptx.storage.order import Order
 from attnverify.ptx.storage.shadows import Shadow
 
-__all__ = ["ALONE", "LOCAL_WINDOW", "PARAMETER_WINDOW", "SHARED_WINDOW", "Allocation", "Memory"]
+__all__ = [
+    "ALONE",
+    "LOCAL_WINDOW",
+    "PARAMETER_WINDOW",
+    "SHARED_WINDOW",
+    "Allocation",
+    "Memory",
+    "edge_of",
+]
 
 ALONE = 36
 """Each array has 2^36 addresses of its own."""
@@ -25,7 +33,19 @@ SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 1 << 56, 1 << 57, 1 << 58
 """Where generic addresses of shared and of local memory, and of the parameters, begin."""
 
 EDGE = 256
-"""Bytes to which a GPU aligns what it allocates; the addresses of the host are kept modulo this."""
+"""Bytes to which a GPU aligns what it allocates."""
+
+
+def edge_of(x: Array) -> int:
+    """
+    How far behind a multiple of 256 bytes an array begins, where NumPy's own arrays begin at one,
+    as those do that a GPU allocates; of other memory the address on the host decides.
+    """
+    owner = x
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    start, first = (each.__array_interface__["data"][0] for each in (x, owner))
+    return (start - first if owner.base is None else start) % EDGE
 
 
 class Allocation:
@@ -75,13 +95,15 @@ class Memory:
         self.find_outside: Callable[[int], tuple[Allocation, int] | None] = lambda address: None
         """An array of the host by an address in it, placed here, and where it begins there."""
 
-    def place(self, x: Array, label: str = "", initialised: bool = True) -> Allocation:
-        """A copy of an array's bytes, as far from a multiple of 256 as they are on the host."""
+    def place(
+        self, x: Array, label: str = "", initialised: bool = True, edge: int | None = None
+    ) -> Allocation:
+        """A copy of an array's bytes, ``edge`` bytes behind a multiple of 256."""
         if not x.flags.c_contiguous:
             raise ValueError(
                 f"x: wanted an array in one piece, got strides {x.strides} for the shape {x.shape}"
             )
-        made = self.reserve(x.nbytes, label, x.__array_interface__["data"][0] % EDGE, initialised)
+        made = self.reserve(x.nbytes, label, edge_of(x) if edge is None else edge, initialised)
         made.contents[:] = x.reshape(-1).view(np.uint8)
         return made
 

@@ -19,8 +19,15 @@ OF_BOTH = re.compile(r"[<\"]c?(math|float|limits|assert|stdint|stdio)(\.h)?[>\"]
 OF_HOST = re.compile(r"\b(torch|at|c10|std|pybind11|py)::")
 COMMENTS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
 QUALIFIERS = re.compile(r"__launch_bounds__\s*\([^)]*\)|__cluster_dims__\s*\([^)]*\)")
+QUALIFYING = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\w+[ \t]+)*__(?:device|global|host)__\b[^\n(]*)$",
+    re.M,
+)
+"""Macros that stand for qualifiers: their names, and what they stand for."""
 SCOPE = re.compile(r'(?:inline\s+)?namespace\s*([\w:]*)\s*\{|extern\s*"C"\s*\{')
+MACRO = re.compile(r"[A-Z][A-Z0-9_]*\s*(?=\()")
 TYPES = re.compile(r"(?:template\s*<.*?>\s*)?(?:struct|class|union|enum|using|typedef)\b", re.S)
+INNERMOST = re.compile(r"\([^()]*\)|<[^<>]*>")
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -30,6 +37,8 @@ class Declaration:
 
     text: str
     scope: tuple[str, ...] = ()
+    told: str = ""
+    """The text, with the qualifiers that a macro of the source stands for."""
 
     @property
     def is_line(self) -> bool:
@@ -40,9 +49,14 @@ class Declaration:
         return "__global__" in self.head
 
     @property
+    def is_marked(self) -> bool:
+        """Whether a qualifier says that it is the device's too."""
+        return any(word in self.told for word in ("__device__", "__constant__"))
+
+    @property
     def head(self) -> str:
         """What stands before its body."""
-        return self.text.partition("{")[0]
+        return self.told.partition("{")[0]
 
     @property
     def is_of_types(self) -> bool:
@@ -75,7 +89,7 @@ def for_device(x: Declaration) -> bool:
     if x.is_line:
         included = x.text.lstrip().startswith("#include")
         return not included or bool(OF_BOTH.search(x.text)) or is_of_device(x.text)
-    if x.is_kernel or "__device__" in x.text or "__constant__" in x.text or x.is_scope:
+    if x.is_kernel or x.is_marked or x.is_scope:
         return True
     if x.is_function or "PYBIND11_MODULE" in x.text or "TORCH_LIBRARY" in x.text:
         return "constexpr" in x.head
@@ -92,7 +106,7 @@ def is_of_device(include: str) -> bool:
 def for_host(x: Declaration) -> str:
     if x.is_line:
         included = x.text.lstrip().startswith("#include")
-        return blank(x.text) if included and OF_CUDA.search(x.text) else x.text
+        return blank(x.text) if included and OF_CUDA.search(x.text) else with_calls(x.text)
     if x.is_kernel:
         return handed_over(x)
     if "__constant__" in x.head or "__shared__" in x.head:
@@ -108,13 +122,16 @@ def for_host(x: Declaration) -> str:
 def declarations(source: str) -> Iterator[Declaration]:
     """Split a source; joined, the pieces are the source without its comments."""
     text = COMMENTS.sub(lambda m: m[0] if m[0][0] in "\"'" else blank(m[0]) or " ", source)
-    at, scope = 0, list[str]()
+    at, scope, macros = 0, list[str](), dict(QUALIFYING.findall(text))
     while at < len(text):
         end = end_of(text, at)
         piece = text[at:end]
         if opened := SCOPE.fullmatch(piece.strip()):
             scope.append(opened[1] or "")
-        yield Declaration(piece, tuple(scope))
+        told = piece
+        for name in macros if not piece.lstrip().startswith("#") else ():
+            told = re.sub(rf"\b{name}\b", macros[name], told)
+        yield Declaration(piece, tuple(scope), told)
         if piece.strip() == "}" and scope:
             scope.pop()
         at = end
@@ -127,17 +144,29 @@ def end_of(text: str, at: int) -> int:
         return line_end(text, start)
     if opened := SCOPE.match(text, start):
         return opened.end()
+    if called := MACRO.match(text, start):
+        end = after_pair(text, called.end())
+        if text[end:].lstrip()[:1] not in ("{", ";"):
+            return end
     while at < len(text):
         if text[at] == ";" or (text[at] == "}"):
             return at + 1
         if text[at] == "{":
             at = after_pair(text, at)
             whole = text[start:at]
-            if not (TYPES.match(whole) or "=" in QUALIFIERS.sub("", whole.partition("{")[0])):
+            if not (TYPES.match(whole) or is_assigned(whole.partition("{")[0])):
                 return at
             continue
         at = after_pair(text, at) if text[at] in "([" else skipped(text, at)
     return at
+
+
+def is_assigned(head: str) -> bool:
+    """Whether a variable is given a value here; the defaults of a template are none."""
+    before = ""
+    while head != before:
+        before, head = head, INNERMOST.sub("", head)
+    return "=" in head and "operator" not in head
 
 
 def line_end(text: str, at: int) -> int:
@@ -185,7 +214,7 @@ def handed_over(kernel: Declaration) -> str:
     whole = "::".join([*filter(None, kernel.scope), name])
     packed = ", ".join(f"::machine::packed({each})" for each in names)
     body = f'::machine::launch("{whole}", {{{asked}}}, {{{packed}}});'
-    lines = blank(kernel.text[len(kernel.head) :])
+    lines = blank(kernel.told[len(kernel.head) :])
     return f"{before.replace('void', 'static void', 1)}({given}) {{ {body} }}{lines}"
 
 
@@ -241,5 +270,5 @@ def start_of_name(text: str, at: int) -> int:
             depth += (text[end] == ">") - (text[end] == "<")
             if not depth:
                 break
-    begin = re.search(r"[\w:]+\s*\Z", text[:end])
+    begin = re.search(r"[\w:#]+\s*\Z", text[:end])
     return begin.start() if begin else end

@@ -54,18 +54,12 @@ CASES: list[tuple[int, list[int], list[int], list[int], int, int]] = [
 """Element type, lengths, box, corner (innermost first), swizzling, what lies outside."""
 
 
-def at_16(size: int) -> np.ndarray:
-    room = np.zeros(size + 256, np.uint8)
-    start = -room.ctypes.data % 256
-    return room[start : start + size]
-
-
 def array_of(kind: int, lengths: list[int], random: np.random.Generator) -> tuple[Any, list[int]]:
     """An array whose strides are multiples of 16 bytes, the innermost last, with bytes between."""
     dtype = np.dtype(KINDS[kind])
     row = -(-lengths[0] * dtype.itemsize // 16) * 16 + 16
     shape = [*lengths[:0:-1], row // dtype.itemsize]
-    x = at_16(int(np.prod(shape)) * dtype.itemsize)
+    x = np.zeros(int(np.prod(shape)) * dtype.itemsize, np.uint8)
     x[:] = random.integers(0, 60, x.size)
     x = x.view(dtype).reshape(shape)
     return x, list(x.strides[::-1][1:])
@@ -117,7 +111,7 @@ def test_a_box_is_brought_element_by_element(
 ) -> None:
     x, _ = array_of(kind, lengths, np.random.default_rng(kind))
     size = int(np.prod(box)) * x.itemsize
-    out, wanted = at_16(ROOM), np.zeros(size, np.uint8)
+    out, wanted = np.zeros(ROOM, np.uint8), np.zeros(size, np.uint8)
     for place, back in enumerate(itertools.product(*(range(side) for side in box[::-1]))):
         index = [c + each for c, each in zip(corner, back[::-1], strict=True)]
         inside = all(0 <= at < length for at, length in zip(index, lengths, strict=True))
@@ -155,7 +149,7 @@ def test_a_box_is_taken_back_element_by_element(
     if adds:
         body = body.replace("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
         body = body.replace("cp.reduce", "cp", 1).replace(".bulk_group", ".add.bulk_group")
-    launched(body, x, at_16(16), map_of(x, kind, lengths, box, swizzle, 0), corner)
+    launched(body, x, np.zeros(16, np.uint8), map_of(x, kind, lengths, box, swizzle, 0), corner)
     np.testing.assert_array_equal(x.view(np.uint8), wanted.view(np.uint8))
 
 
@@ -167,9 +161,9 @@ cp.async.bulk.wait_group 0;"""
 
 
 def test_bytes_in_a_row_are_brought_and_taken() -> None:
-    out = at_16(128)
+    out = np.zeros(128, np.uint8)
     out[:64] = np.arange(64)
-    launched(ROW, at_16(16), out, bytes(128), [])
+    launched(ROW, np.zeros(16, np.uint8), out, bytes(128), [])
     assert out.tolist() == [*range(64)] * 2
 
 
@@ -181,7 +175,9 @@ def fails(body: str, given: dict[str, Any] | None = None, **settings: Any) -> st
         "box_dim": [32, 16], "element_stride": [1, 1], "elemtype": 6, "swizzle_mode": 2,
     }  # fmt: skip
     with pytest.raises(ptx.Finding) as raised:
-        launched(body, x, at_16(ROOM), encoded(**fields | (given or {})), [4, 4], **settings)
+        launched(
+            body, x, np.zeros(ROOM, np.uint8), encoded(**fields | (given or {})), [4, 4], **settings
+        )
     return f"{raised.value.kind}: {raised.value.message}"
 
 
@@ -246,7 +242,7 @@ def test_what_is_wrong_with_a_copy_to_an_array_is_told(right: str, wrong: str, t
 def test_a_copy_to_an_array_may_be_overwritten_when_it_was_waited_for() -> None:
     x, strides = array_of(6, [40, 24], np.random.default_rng(0))
     given = map_of(x, 6, [40, 24], [32, 16], 2, 0)
-    launched(AWAY + "bar.sync 0;" + FILL, x, at_16(ROOM), given, [4, 4])
+    launched(AWAY + "bar.sync 0;" + FILL, x, np.zeros(ROOM, np.uint8), given, [4, 4])
 
 
 def test_maps_of_other_kinds_are_refused_by_name() -> None:

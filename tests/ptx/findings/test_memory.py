@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
-from attnverify.ptx.storage.device import Memory
+from attnverify.ptx.storage.device import Memory, edge_of
 from tests.ptx.small import kernel
 
 START = """
@@ -35,6 +35,17 @@ def finding_of(body: str, **given: Any) -> ptx.Finding:
     with pytest.raises(ptx.Finding) as raised:
         run(body, **given)
     return raised.value
+
+
+def test_an_array_begins_where_a_gpu_would_have_it() -> None:
+    """Where NumPy happens to find room says nothing; where a view begins in its array does."""
+    made = [np.zeros(64, np.float16) for _ in range(200)]
+    assert len({x.__array_interface__["data"][0] % 256 for x in made}) > 1
+    assert {edge_of(x) for x in made} == {0}
+    assert edge_of(made[0][3:]) == 6 and edge_of(made[0].reshape(8, 8)[2:, 1:]) == 34
+    held = bytearray(600)
+    outside = np.frombuffer(held, np.uint8)
+    assert edge_of(outside[5:]) == (outside.__array_interface__["data"][0] + 5) % 256
 
 
 # what they do

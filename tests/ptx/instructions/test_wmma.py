@@ -79,20 +79,11 @@ def test_a_product_of_fragments_is_that_of_the_matrices(
         laid_out(each.astype(of), layout, 48)
         for each, layout, of in ((a, first, dtype), (b, second, dtype), (c, third, OUT[out]))
     )
-    d = aligned(np.zeros_like(z))
+    d = np.zeros_like(z)
     kernel = compile_source(source, given, target=80)["k"]
-    kernel.launch(1, 32, [aligned(x), aligned(y), aligned(z), d, 48, 48, 48])
+    kernel.launch(1, 32, [x, y, z, d, 48, 48, 48])
     wanted = laid_out(((a @ b + c) * 2).astype(OUT[out]), third, 48)
     np.testing.assert_array_equal(d, wanted)
-
-
-def aligned(x: np.ndarray) -> np.ndarray:
-    """A copy that begins at a multiple of 256 bytes."""
-    room = np.zeros(x.nbytes + 256, np.uint8)
-    start = -room.ctypes.data % 256
-    made = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
-    made[...] = x
-    return made
 
 
 WHOLE = ["-DM=16", "-DN=16", "-DK=16", "-DIN=half", "-DKIND=half", "-DOUT=float"]
@@ -101,9 +92,9 @@ WHOLE = ["-DM=16", "-DN=16", "-DK=16", "-DIN=half", "-DKIND=half", "-DOUT=float"
 def launch_plainly(threads: int = 32, lead: int = 16, away: int = 0) -> None:
     source = SOURCE.replace("LA", "row_major").replace("LB", "col_major")
     source = source.replace("mem_LC", "mem_row_major")
-    x, y = aligned(np.ones((40, 40), np.float16)), aligned(np.ones((40, 40), np.float32))
+    x, y = np.ones((40, 40), np.float16), np.ones((40, 40), np.float32)
     kernel = compile_source(source, WHOLE, target=80)["k"]
-    kernel.launch(1, threads, [x.reshape(-1)[away:], x, y, aligned(y), lead, lead, lead])
+    kernel.launch(1, threads, [x.reshape(-1)[away:], x, y, y.copy(), lead, lead, lead])
 
 
 def test_a_matrix_begins_at_a_multiple_of_32_bytes() -> None:
@@ -134,7 +125,7 @@ def test_sums_of_bytes_wrap_or_saturate() -> None:
       [%d0], {%r10,%r11,%r12,%r13,%r14,%r15,%r16,%r17};
     ret; }"""
     for how, wanted in ((".satfinite", 2**31 - 1), ("", 16 * 127**2 - 2**31 - 1)):
-        out = aligned(np.zeros(256, np.int32))
+        out = np.zeros(256, np.int32)
         ptx.load(text.replace("HOW", how))["k"].launch(1, 32, [out])
         assert (out == wanted).all()
 
@@ -145,8 +136,8 @@ def test_a_matrix_of_bytes_begins_where_a_fragment_may(away: int, wrong: bool) -
     source = SOURCE.replace("LA", "row_major").replace("LB", "col_major")
     source = source.replace("mem_LC", "mem_row_major")
     kinds = ["-DM=16", "-DN=16", "-DK=16", "-DIN=signed char", "-DKIND=signed char", "-DOUT=int"]
-    x, y = aligned(np.ones((40, 40), np.int8)), aligned(np.ones((40, 40), np.int32))
+    x, y = np.ones((40, 40), np.int8), np.ones((40, 40), np.int32)
     kernel = compile_source(source, kinds, target=80)["k"]
-    given = [x.reshape(-1)[away:], x, y, aligned(y), 16, 16, 16]
+    given = [x.reshape(-1)[away:], x, y, y.copy(), 16, 16, 16]
     with pytest.raises(ptx.Finding, match="multiple of 8") if wrong else nullcontext():
         kernel.launch(1, 32, given)

@@ -1,3 +1,9 @@
+// What the host's headers bring along for the device (sys/types.h).
+typedef unsigned char u_char;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+
 // PyTorch's accessors as a kernel has them, laid out as those that the host passes
 // (ATen/core/TensorAccessor.h: the pointer, the sizes, the strides).
 namespace at {

@@ -1,10 +1,11 @@
 """
-``torch.utils.cpp_extension.load_inline`` with CUDA sources, without a GPU: NVRTC compiles the
-kernels for the machine, the host's C++ compiler the functions that launch them (it takes half a
-minute, once; PyTorch keeps what it built).
+``torch.utils.cpp_extension.load_inline`` with CUDA sources, and ``load`` of .cu files, without a
+GPU: NVRTC compiles the kernels for the machine, the host's C++ compiler the functions that launch
+them (it takes half a minute, once; PyTorch keeps what it built).
 
     with pretended_cuda(target=90), inline_on_machine(target=90):
         module = load_inline("add", cpp_sources, cuda_sources, functions=["add"])
+        module = load("scale", ["scale.cpp", "scale.cu"])
 
 What a launcher calls of CUDA beside launches does nothing (streams, errors, attributes), or what it
 does on the host (cudaMemset); what is not there the compiler refuses in its own words.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,7 @@ from attnverify.ptx.launchers.arrays import bytes_at
 from attnverify.ptx.launchers.cuda import launch
 from attnverify.ptx.launchers.cupy import add_line_numbers
 from attnverify.ptx.launchers.nvrtc import compile_source
+from attnverify.ptx.launchers.sources.files import read_whole
 from attnverify.ptx.text.two_sides import device_side, host_side
 
 __all__ = ["inline_on_machine"]
@@ -50,7 +53,7 @@ ERROR = re.compile(r"\berror: ")
 MOST_ERRORS = 3
 OF_CUDA = ("-lcudart", "-lcuda")
 """Libraries that the machine stands in for."""
-FOR_HOST = ("build_directory", "extra_include_paths")
+FOR_HOST = ("functions", "build_directory", "extra_include_paths", "verbose")
 HOST_FLAGS = ("-O0", "-w")
 RUN = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -176,35 +179,76 @@ def device_source(cuda: str) -> str:
 
 
 def device_options(options: dict[str, Any]) -> tuple[str, ...]:
-    given = options.get("extra_cuda_cflags") or ()
-    return "-std=c++17", *(each for each in given if FOR_NVRTC.match(each))
+    given = options["extra_cuda_cflags"] or ()
+    return (
+        "-std=c++17",
+        *(each for each in given if FOR_NVRTC.match(each)),
+        *(f"-I{folder}" for folder in options["extra_include_paths"] or ()),
+    )
+
+
+@dataclass
+class Builder:
+    """Builds extensions for the machine, by PyTorch's own ``load_inline``."""
+
+    before: Callable[..., Any]
+    target: int
+    settings: dict[str, Any]
+
+    def build(self, name: str, cpp: list[str], cuda: str, options: dict[str, Any]) -> Any:
+        host = [f'#include "{STAND_IN}"', *map(host_side, cpp), host_side(cuda)]
+        given = {key: options[key] for key in FOR_HOST if key in options}
+        linked = options["extra_ldflags"] or ()
+        given["extra_ldflags"] = [each for each in linked if each not in OF_CUDA]
+        given["extra_cflags"] = [*(options["extra_cflags"] or ()), *HOST_FLAGS]
+        try:
+            built = self.before(name, "\n".join(host), **given)
+        except RuntimeError as error:
+            raise in_compilers_words(error) from None
+        own = Extension(device_source(cuda), device_options(options), self.target, self.settings)
+        return own.known_by(built)
+
+    def load_inline(self, given: dict[str, Any]) -> Any:
+        """Build sources that stand in a Python file, and name its lines."""
+        frame = sys._getframe(1)
+        cuda = "\n".join(add_line_numbers(text, frame) for text in texts(given["cuda_sources"]))
+        return self.build(given["name"], texts(given["cpp_sources"]), cuda, given)
+
+    def load(self, given: dict[str, Any]) -> Any:
+        """Build files, and find what they include beside them."""
+        files = [Path(each).resolve() for each in texts(given["sources"])]
+        folders = dict.fromkeys(str(file.parent) for file in files)
+        include = [*(given["extra_include_paths"] or ()), *folders]
+        sides: tuple[list[str], list[str]] = ([], [])
+        for file in files:
+            sides[file.suffix == ".cu"].append(read_whole(file, include))
+        options = given | {"extra_include_paths": include}
+        return self.build(given["name"], sides[0], "\n".join(sides[1]), options)
+
+
+def bound(function: Callable[..., Any], build: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return a function with the parameters of PyTorch's, which are handed over by their names."""
+
+    @wraps(function)
+    def built(*args: Any, **kwargs: Any) -> Any:
+        given = signature(function).bind(*args, **kwargs)
+        given.apply_defaults()
+        return build(given.arguments)
+
+    return built
 
 
 @contextmanager
 def inline_on_machine(target: int = 90, **settings: Any) -> Iterator[None]:
-    """``load_inline`` compiles for the machine; ``settings`` are those of its launches."""
-    before: Any = cpp_extension.load_inline
-
-    @wraps(before)
-    def load_inline(
-        name: str, cpp_sources: Any, cuda_sources: Any = None, functions: Any = None, **options: Any
-    ) -> Any:
-        frame = sys._getframe(1)
-        cuda = "\n".join(add_line_numbers(text, frame) for text in texts(cuda_sources))
-        host = [f'#include "{STAND_IN}"', *map(host_side, texts(cpp_sources)), host_side(cuda)]
-        given = {key: x for key, x in options.items() if key in FOR_HOST}
-        linked = options.get("extra_ldflags") or ()
-        given["extra_ldflags"] = [each for each in linked if each not in OF_CUDA]
-        flags = [*options.get("extra_cflags", ()), *HOST_FLAGS]
-        try:
-            built = before(name, "\n".join(host), functions=functions, **given, extra_cflags=flags)
-        except RuntimeError as error:
-            raise in_compilers_words(error) from None
-        own = Extension(device_source(cuda), device_options(options), target, settings)
-        return own.known_by(built)
-
-    cpp_extension.load_inline = load_inline  # type: ignore[assignment]
+    """
+    ``load_inline`` and ``load`` compile for the machine; ``settings`` are those of its launches.
+    """
+    before = {name: getattr(cpp_extension, name) for name in ("load_inline", "load")}
+    builder = Builder(before["load_inline"], target, settings)
+    for name, function in before.items():
+        setattr(cpp_extension, name, bound(function, getattr(builder, name)))
     try:
         yield
     finally:
-        cpp_extension.load_inline = before
+        for name, function in before.items():
+            setattr(cpp_extension, name, function)
