@@ -88,10 +88,11 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield "float mask"
     if arguments.get("keep") is not None:
         yield "dropout"
-    names = ("query", "key", "value")
+    names = ("query", "key", "value", "value_pages")
     shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in names]
-    query, key, value = shapes
-    if len(query) > 1 and len(key) > 1 and query[-2] != key[-2]:
+    query, key, value = *shapes[:2], shapes[2] or shapes[3]
+    packed = "query_starts" in arguments  # heads stand where positions do elsewhere
+    if not packed and len(query) > 1 and len(key) > 1 and query[-2] != key[-2]:
         yield "N != M"
     if query and value and query[-1] != value[-1]:
         yield "E != D"

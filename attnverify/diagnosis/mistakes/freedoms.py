@@ -75,7 +75,7 @@ def is_near(wrong: Sequence[Observation], precision: Precision) -> bool:
 
 def _share(o: Observation, limits: Any) -> float:
     """The largest error as a share of a bound."""
-    found = zip(o.actual, o.expected, arrays(limits), strict=True)
+    found = zip(o.actual, o.expected, arrays(limits)[: len(o.actual)], strict=True)
     return max((compare(*each).budget for each in found), default=0.0)
 
 

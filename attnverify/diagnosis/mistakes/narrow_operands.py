@@ -161,7 +161,5 @@ def _is_within(o: Observation, precision: Precision) -> bool:
     limits = o.case.bounds(precision)
     if limits is None or [x.shape for x in o.actual] != [x.shape for x in o.expected]:
         return False
-    return all(
-        compare(actual, expected, limit).passed
-        for actual, expected, limit in zip(o.actual, o.expected, arrays(limits), strict=True)
-    )
+    both = zip(o.actual, o.expected, arrays(limits)[: len(o.actual)], strict=True)
+    return all(compare(*each).passed for each in both)

@@ -9,12 +9,13 @@ import pytest
 
 from attnverify import numpy_ref
 from attnverify.backends.call_adapter import adapt_signature, bind
-from attnverify.backends.declarations import Declarations
+from attnverify.backends.declarations import Declarations, features_of
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 
 SDPA = CATALOGUE["scaled_dot_product_attention"]
 ALIBI = CATALOGUE["alibi_attention"]
+PAGED = CATALOGUE["paged_attention"]
 
 RNG = np.random.default_rng(0)
 INPUTS = {
@@ -335,3 +336,40 @@ def test_a_flag_says_how_channels_are_paired(pairing, options):
 def test_a_flag_has_no_third_pairing():
     with pytest.raises(NotImplementedError, match="takes no pairing"):
         adapt_signature(apply_rotary, ROTARY)(**TURNED, pairing="half")
+
+
+def test_pages_are_given_end_to_end_or_by_slots_where_a_library_takes_them_so() -> None:
+    given: dict[str, Any] = {}
+
+    def flashinfer(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len):  # type: ignore[no-untyped-def]
+        given.update(starts=kv_indptr, pages=kv_indices, last=kv_last_page_len, pool=k_cache)
+
+    def sglang(q, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, num_kv_heads):  # type: ignore[no-untyped-def]
+        given.update(starts=kv_indptr, pages=kv_indices, pool=k_buffer, heads=num_kv_heads)
+
+    inputs: dict[str, Any] = {
+        "query": np.zeros((5, 4, 3)),
+        "key_pages": np.zeros((4, 2, 1, 3)),
+        "value_pages": np.zeros((4, 2, 1, 5)),
+        "page_table": np.array([[3, 1, -9], [0, 77, 5], [9, 9, 9]]),
+        "lengths": np.array([3, 2, 0]),
+        "query_starts": np.array([0, 2, 4, 5]),
+    }
+    adapt_signature(flashinfer, PAGED)(**inputs)
+    assert given["starts"].tolist() == [0, 2, 3, 3] and given["pages"].tolist() == [3, 1, 0]
+    assert given["last"].tolist() == [1, 2, 2] and given["pool"].shape == (4, 2, 1, 3)
+    adapt_signature(sglang, PAGED)(**inputs)
+    assert given["starts"].tolist() == [0, 3, 5, 5] and given["pages"].tolist() == [6, 7, 2, 0, 1]
+    assert given["pool"].shape == (8, 1, 3) and given["heads"] == 1
+    for wrong in ({"lengths": np.array([7, 0, 0])}, {"page_table": np.zeros(3, int)}):
+        with pytest.raises(NotImplementedError):
+            adapt_signature(flashinfer, PAGED)(**inputs | wrong)
+
+
+def test_an_own_width_of_values_is_one_of_pages_too() -> None:
+    shapes = {"query": (5, 4, 3), "key_pages": (4, 2, 1, 3), "value_pages": (4, 2, 1, 5)}
+    call: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
+    assert [*features_of(call | {"query_starts": np.array([0, 5])})] == ["E != D"]
+    packed: dict[str, Any] = {"query": (5, 4, 3), "key": (5, 1, 3), "value": (5, 1, 3)}
+    call = {name: np.zeros(shape) for name, shape in packed.items()}
+    assert [*features_of(call | {"query_starts": np.array([0, 5])})] == []  # not heads for rows

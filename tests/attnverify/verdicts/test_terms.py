@@ -141,6 +141,27 @@ def test_what_is_wrong_without_an_lse_is_explained(tmp_path: Path) -> None:
     assert str(finding.cause).startswith("the weights are wrong, and right where query is 0")
 
 
+def test_so_are_rounded_operands(tmp_path: Path) -> None:
+    """The search broke off where a candidate's bounds were held against the output alone."""
+    text = ALONE.format(declared='FEATURES = {"lse": False}')
+    narrow = "(*(x.bfloat16().float() for x in (query, key, value)), attn_mask, s"
+    text = text.replace("(query, key, value, attn_mask, s", narrow)
+    (finding, *_) = judge_file(tmp_path, text, "float32").findings
+    assert "bfloat16" in str(finding.cause), finding.cause
+
+
+def test_a_narrower_dtype_is_found_without_an_lse(tmp_path: Path) -> None:
+    text = ALONE.format(declared='FEATURES = {"lse": False}')
+    narrow = "x if x is None or 'bool' in str(x.dtype) else x.float()"
+    text = text.replace(
+        "(query, key, value, attn_mask, s",
+        f"(*({narrow} for x in (query, key, value, attn_mask)), s",
+    )
+    text = text.replace("gqa=True)", "gqa=True).double()")
+    result = judge_file(tmp_path, text, "float64")
+    assert result.verdict == "unsupported" and "computes in float32" in str(result.reason)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
