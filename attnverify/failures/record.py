@@ -23,7 +23,7 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of, refuse_what_is_refused
 from attnverify.machine import describe_machine
 from attnverify.options import PROFILES
-from attnverify.specified import register_recorded
+from attnverify.specified import is_specified_otherwise, register_recorded
 
 FORMAT = 3
 """
@@ -232,8 +232,18 @@ def _read_folder(folder: str, below: Path) -> tuple[list[FailureRecord], list[st
     """Read the records, and what is wrong with the files that are none; ``below``: where we are."""
     records, damaged = [], []
     for path in sorted(Path(folder).glob("*.json")):
+        if _is_of_another_specification(path):
+            continue
         try:
             records.append(read_record(path))
         except ValueError as error:
             damaged.append(f"{error}: left out; attnverify forget {path.stem} removes it")
     return records, damaged
+
+
+def _is_of_another_specification(path: Path) -> bool:
+    """Tell whether a record speaks of an operation whose name means something else in this run."""
+    with suppress(ValueError, OSError, AttributeError):  # what is damaged is told when it is read
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return is_specified_otherwise(plain.get("operation", ""), plain.get("specification", ""))
+    return False

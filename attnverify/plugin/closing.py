@@ -217,12 +217,12 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
         for kind, why in tally.get("unseen", {}).items():
             whose = tally["backend"], tally["implementation"]
             option = kind.partition("=")[0]
-            if why == f"takes no {option}":
+            if why == f"takes no {option}" or ("=" in kind and why.startswith("takes no ")):
                 lacking[whose][option] = None
             else:
                 found[*whose, why][kind] = None
     return [
-        f"{backend}: {name} takes no {listed([*options])}, and is judged without"
+        f"{backend}: {name} was judged without {listed([*options])}, which it does not take"
         for (backend, name), options in lacking.items()
     ] + [
         f"{backend}: no {listed([*kinds])} was judged of {name}: {whose}{why}"

@@ -6,6 +6,7 @@ shrinking, replay, causes, page.
 
 from attnverify.specified.operation import SpecifiedOperation
 from attnverify.specified.registering import (
+    is_specified_otherwise,
     register,
     register_file,
     register_inherited,
@@ -14,6 +15,7 @@ from attnverify.specified.registering import (
 
 __all__ = [
     "SpecifiedOperation",
+    "is_specified_otherwise",
     "register",
     "register_file",
     "register_inherited",

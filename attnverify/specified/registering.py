@@ -129,8 +129,13 @@ def register_inherited() -> None:
         register_file(source)
 
 
+def is_specified_otherwise(operation: str, source: str) -> bool:
+    """Tell whether the catalogue has the operation by another specification than the ``source``."""
+    known = CATALOGUE.get(operation)
+    return bool(source and known) and getattr(known, "source", "") != source
+
+
 def register_recorded(operation: str, source: str) -> None:
     """Register the specification that a record speaks of, where it is not there already."""
-    known = CATALOGUE.get(operation)
-    if source and getattr(known, "source", "") != source:
+    if source and (operation not in CATALOGUE or is_specified_otherwise(operation, source)):
         register_file(source)

@@ -83,6 +83,8 @@ BOUND_EXCEEDED = (
     "of it ({sizes}); please report it"
 )
 
+EARLIER = ", an earlier run's failing case, replayed"
+
 MODELS = 2
 """Calls that were judged, in whose sizes a required case is asked once more."""
 
@@ -106,6 +108,8 @@ class Search:
     """So many recipes of the seed were drawn, from the first on."""
     kind: str = "any"
     """What is drawn: "nan" where hidden slots hold NaN."""
+    earlier: tuple[Recipe, ...] = ()
+    """What an earlier run has recorded and this one would not have shown."""
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
@@ -263,7 +267,7 @@ class Search:
 
     def judge_shown(self, shown: Shown, cases: int) -> None:
         """Judge what a cell is shown, and further draws while these say nothing."""
-        self.drawn = cases
+        self.drawn, self.earlier = cases, shown.earlier
         for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
             self.judge(recipe)
         for recipe in shown.further(self.untaken()) if self.wants_more(cases) else ():
@@ -282,6 +286,11 @@ class Search:
         if not self.failing and not self.is_unsupported():
             self.judge_real(shown.real)
             self.look_at_smaller()
+
+    def says_earlier(self, kind: str) -> str:
+        """Say where nothing but what an earlier run has recorded fails in this way."""
+        own = [case for case in self.failing[kind] if case.recipe not in self.earlier]
+        return "" if own else EARLIER
 
     def untaken(self) -> dict[str, Any]:
         """Say as FEATURES does what is not taken: what the file declares, and what was refused."""
@@ -443,6 +452,7 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     return [
         replace(
             finding,
+            share=finding.share + search.says_earlier(what),
             condition=(told := () if is_wide(regions[what]) else regions[what].told),
             held=regions[what].counts if told else "",
             notes=(*finding.notes, *tell_feature(search, what, finding)),

@@ -41,6 +41,7 @@ class Shown(NamedTuple):
               hunted: what Hypothesis makes while none fails
     real      calls of the sizes that models make, for what does not fail at smaller ones
     required  those of the first that show the required kinds
+    earlier   what was recorded before and is shown for no other reason
     """
 
     at_first: tuple[Recipe, ...]
@@ -50,6 +51,7 @@ class Shown(NamedTuple):
     hunted: Callable[[], tuple[Recipe, ...]]
     real: tuple[Recipe, ...] = ()
     required: tuple[Recipe, ...] = ()
+    earlier: tuple[Recipe, ...] = ()
 
 
 def count_sequences(implementation: Implementation, options: Options) -> int | None:
@@ -94,6 +96,7 @@ def shown_recipes(
     drawn, further = draw_recipes(operation, kind, cases, seed), 4 * cases
     fixed = fixed_recipes(implementation, options) if kind == "any" else ()
     required = required_cases(operation) if kind == "any" else ()
+    recorded = recorded_recipes(operation, aspect, options.failures)
     if is_second_opinion(implementation, options):
         few = {*covering((*fixed, *required, *drawn))}
         fixed, required, drawn = (
@@ -110,7 +113,7 @@ def shown_recipes(
 
     return Shown(
         (
-            *recorded_recipes(operation, aspect, options.failures),
+            *recorded,
             *recipes_of_known_failures(operation, aspect, options),
             *fixed,
             *required,
@@ -123,6 +126,7 @@ def shown_recipes(
         lambda: share(hypothesis_examples(operation, kind, max(2, options.cases // 10), seed), {}),
         real_recipes(implementation, dtype, options) if kind == "any" else (),
         required,
+        tuple(recipe for recipe in recorded if recipe not in {*fixed, *required, *drawn}),
     )
 
 

@@ -12,8 +12,13 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 import attnverify as av
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.specified import register
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save
+from attnverify.inputs.recipe import Recipe
+from attnverify.judge.case import case_of
+from attnverify.specified import register, register_file
 from attnverify.specified.reading import checked, read_arguments
 from attnverify.specified.registering import VARIABLE
 from tests.support.run_attnverify import in_a_process, judged, load_backends_here, verify
@@ -50,6 +55,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("right.py").write_text(KERNEL.format(how="mean"))
     Path("wrong.py").write_text(KERNEL.format(how="sum"))
     return tmp_path
+
+
+def test_what_another_specification_of_the_name_recorded_decides_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_backends_here(monkeypatch)
+    (folder / "other.py").write_text(SPECIFICATION.replace("np.mean(", "2 * np.mean("))
+    register_file("other.py")
+    case = case_of(Recipe("rms_norm", **next(CATALOGUE["rms_norm"].fixed())), "float32")
+    backend = load("right.py")
+    record = FailureRecord.of(backend.implementations[0], case, "values")
+    save(record, ".attnverify/failures", None)
+    monkeypatch.setenv(VARIABLE, "")
+    run = judged("right.py", "--spec", "my_spec.py", "--dtype", "float32")
+    assert run.verdicts()["rms_norm", "values"] == "passed"
+    assert run.verdicts()["rms_norm", "side effects"] == "passed"
 
 
 def test_a_right_kernel_passes_by_its_own_specification(monkeypatch: pytest.MonkeyPatch) -> None:

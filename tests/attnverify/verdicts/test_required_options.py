@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.real.required_kinds import kinds_of, required_cases
 from attnverify.inputs.real.required_options import options_of
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
-from tests.support.quick_search import search_quick
+from attnverify.verdicts.search import EARLIER
+from tests.support.quick_search import cell_of, search_quick
 
 WITH_OPTIONS = [name for name, op in CATALOGUE.items() if op.domains and not op.is_stack]
 
@@ -80,7 +84,8 @@ def test_an_option_that_wants_another_is_shown_beside_it(tmp_path: Path) -> None
     assert not any(kind.startswith("window=(2") for kind in right.tally.unseen)
     told = {"backend": "mine", "implementation": "paged_attention", "unseen": right.tally.unseen}
     assert describe_unseen([told])[0] == (
-        "mine: paged_attention takes no sink, scale, chunk, offset or pinned, and is judged without"
+        "mine: paged_attention was judged without sink, scale, chunk, offset or pinned, "
+        "which it does not take"
     )
 
 
@@ -91,3 +96,17 @@ def test_what_is_refused_alone_and_beside_others_is_told(tmp_path: Path) -> None
     assert unseen["window=(2, None)"] == "no windows yet"
     kinds = {kind for recipe in required_cases("paged_attention") for kind in kinds_of(recipe)}
     assert {*unseen} <= kinds
+
+
+LATE = "if len(query) == 74 and query[0, 0, 0] != 0: raise TypeError('long')"
+
+
+@pytest.mark.parametrize("fault", [LATE, "raise TypeError('long')"])
+def test_what_an_earlier_run_has_recorded_alone_is_told_as_such(fault: str, tmp_path: Path) -> None:
+    text = FEW.format(name="packed_attention", given=OPENS["packed_attention"], fault=fault)
+    cell = cell_of(tmp_path, text, "float64")
+    long = fixed_recipe(CATALOGUE["packed_attention"], {"N": 37, "H": 2})
+    record = FailureRecord.of(cell.implementation, case_of(long, "float64"), "values")
+    save(record, str(tmp_path / "failures"), None)
+    search = search_quick(tmp_path, text, seed=2)
+    assert search.says_earlier("raised TypeError") == (EARLIER if fault == LATE else "")
