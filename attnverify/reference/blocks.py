@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import Operation, result_axes
+from attnverify.catalogue.operation import ARGUMENT_SIZES, Operation, result_axes
 from attnverify.inputs.recipe import Inputs, Recipe
 
 Axes = dict[str, str]
@@ -17,14 +17,18 @@ Axes = dict[str, str]
 
 def block_letter(op: Operation, recipe: Recipe, inputs: Inputs) -> str | None:
     """
-    Name the axis along which a call falls into calls of their own: every output has it. None where
-    there is none, and of layers, whose mappings and lists have axes of other kinds.
+    Name the axis along which a call falls into calls of their own: every output has it, and no
+    argument counts it. None where there is none, and of layers, whose mappings and lists have axes
+    of other kinds.
     """
     if op.traits.parameters or op.exact:
         return None
     outputs = axes_of_outputs(op, recipe, inputs)
-    letters = "B" if op.traits.slopes else "HB"
-    return next((a for a in letters if all(a in axes.split() for axes in outputs)), None)
+    counted = {ARGUMENT_SIZES.get(name, "") for name in op.arguments}
+    letters = {*("B" if op.traits.slopes else "HB")} - counted
+    return next(
+        (a for a in sorted(letters)[::-1] if all(a in axes.split() for axes in outputs)), None
+    )
 
 
 def axes_of_inputs(op: Operation, recipe: Recipe) -> Axes:
@@ -42,7 +46,7 @@ def axes_of_outputs(op: Operation, recipe: Recipe, inputs: Inputs) -> list[str]:
     """The axes of every output; of a gradient those of the inputs, of a float mask too."""
     if not op.is_gradient:
         return [result_axes(op)]
-    found = [axes for name, axes in op.axes.items() if name != "d_output"]
+    found = [axes for name, axes in op.axes.items() if not name.startswith("d_")]
     mask = inputs.get(op.mask) if op.mask else None
     if mask is not None and mask.dtype != bool and recipe.mask:
         found.append(recipe.mask["axes"])
@@ -71,7 +75,7 @@ def join_blocks(op: Operation, recipe: Recipe, found: Sequence[Any], letter: str
     """Join the bounds of the blocks, output by output."""
     if not op.is_gradient:
         return np.concatenate(found, axis=result_axes(op).split().index(letter))
-    axes = [axes for name, axes in op.axes.items() if name != "d_output"]
+    axes = [axes for name, axes in op.axes.items() if not name.startswith("d_")]
     axes += [recipe.mask["axes"]] * (len(found[0]) - len(axes)) if recipe.mask else []
     return tuple(
         np.concatenate([block[place] for block in found], axis=each.split().index(letter))
