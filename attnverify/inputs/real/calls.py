@@ -15,7 +15,12 @@ from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
-from attnverify.inputs.real.dealt_calls import dealt_calls, usual_family, with_parts
+from attnverify.inputs.real.dealt_calls import (
+    calls_under_options,
+    dealt_calls,
+    usual_family,
+    with_parts,
+)
 from attnverify.inputs.recipe import Recipe
 
 Sizes = dict[str, int]
@@ -23,11 +28,15 @@ Sizes = dict[str, int]
 HEADS = {"B": 2, "H": 8, "N": 512, "M": 512, "D": 64, "E": 64, "P": 512}
 ADDITIVE = {"B": 2, "N": 256, "M": 256, "Q": 64, "K": 64, "A": 64, "E": 64}
 ROWS = {"N": 512, "M": 512}
-LAYER = {"B": 2, "H": 8, "N": 256, "M": 256, "D": 64, "F": 512, "K": 64, "E": 64, "L": 1, "P": 256}
-WITH_MEMORY = LAYER | {"N": 128, "S": 128}
+TABLE = {"B": 2, "H": 8, "N": 512, "M": 512, "F": 512, "S": 256, "L": 2}
+PARTS = {"B": 2, "H": 8, "N": 512, "E": 64, "C": 4}
+LAYER = {"B": 2, "H": 8, "N": 512, "M": 512, "D": 64, "F": 512, "K": 64, "E": 64, "L": 1, "P": 512}
+WITH_MEMORY = LAYER | {"S": 256}
+LONGER = {"B": 1, "N": 512, "M": 512, "A": 16}
 """
-What is called every day, in every profile. Of a layer the model is 512 wide. Without a mask as it
-stands; under a mask, padding or a draw one entry of the batch: the drawn calls have several.
+What is called every day, in every profile. Of a layer the model is 512 wide. Under a mask, padding
+or a draw it is one entry of the batch, unless these differ between entries; what has a memory has
+fewer queries then. Additive attention is called once more, longer and with fewer hidden units.
 """
 
 SMALLEST = {"B": 1, "H": 2, "N": 66, "M": 130, "S": 64, "D": 64, "F": 128, "P": 130}
@@ -38,7 +47,9 @@ ROUNDS = {"quick": 1, "default": 1, "thorough": 6}
 
 BOOLEAN = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 1}
 FLOAT = {"pattern": "random", "form": "noisy", "seed": 3}
-PADDED = {"pattern": "right_padding", "form": "bool", "seed": 5}
+SCATTERED = {"pattern": "random", "axes": "N M", "form": "bool", "seed": 1}
+PADDED = {"pattern": "right_padding", "form": "bool", "seed": 15}
+"""By this seed an entry has nine tenths of its keys and the next two thirds: no tile of most."""
 
 
 @lru_cache(maxsize=256)
@@ -55,20 +66,26 @@ def everyday_calls(
     found = [*usual_calls(op, profile, least)]
     if found and not emulated:
         rng = Random(f"real {operation} {seed}")
-        dealt = [call for _ in range(ROUNDS[profile]) for call in dealt_calls(op, rng)]
+        dealt = [*calls_under_options(op, rng)]
+        if everyday_sizes(op) is not TABLE:
+            dealt += [call for _ in range(ROUNDS[profile]) for call in dealt_calls(op, rng)]
         found += dealt[seed % 3 :: 3] if few else dealt
     return tuple(dict.fromkeys(found))
 
 
 def everyday_sizes(op: Operation) -> Sizes | None:
-    """The sizes of an everyday call; None of an operation that has no keys and no weights."""
+    """The sizes of an everyday call; None of an operation that has no positions."""
     if op.traits.parameters:
         return WITH_MEMORY if op.has_memory else LAYER
     if "A" in op.sizes:
         return ADDITIVE
     if "D" in op.sizes:
         return HEADS
-    return ROWS if {"score", "weights"} & set(op.arguments) or op.chapter == "shifts" else None
+    if {"score", "weights"} & set(op.arguments) or op.chapter == "shifts":
+        return ROWS
+    if "C" in op.sizes:
+        return PARTS
+    return TABLE if {"N", "M"} & op.sizes else None
 
 
 def few_of_each(op: Operation) -> Sizes:
@@ -77,7 +94,11 @@ def few_of_each(op: Operation) -> Sizes:
     width of a model, and in place of them fewer rows.
     """
     if op.has_heads:
-        return {"B": 1, "N": 160, "M": 160, "P": 160} if not op.has_memory else {"B": 1}
+        return {"B": 1} | (
+            {"N": 128, "S": 128} if op.has_memory else {"N": 160, "M": 160, "P": 160}
+        )
+    if "A" in op.sizes:
+        return {"B": 1, "N": 256, "M": 256}
     return {"B": 2, "H": 2} if "G" not in op.sizes and "H" in op.sizes else {"B": 1, "H": 4}
 
 
@@ -90,18 +111,41 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
     sizes = everyday_sizes(op)
     if sizes is None:
         return
-    sizes = {letter: min(size, most.get(letter, size)) for letter, size in sizes.items()}
     for number, parts in enumerate(ways_of_calling(op, profile)):
-        yield with_parts(op, sizes, usual_family(op), parts, number)
-        sizes = sizes | {letter: 1 for letter in "B" if letter in sizes}
+        alone = number > 0 and not differs_between_entries(parts)
+        some = (later_sizes(sizes) if number else sizes) | ({"B": 1} if alone else {})
+        yield with_parts(op, limited(some, most), usual_family(op), parts, number)
+    if "A" in sizes:
+        masked = {"mask": BOOLEAN} if op.mask else {}
+        yield with_parts(op, limited(sizes | LONGER, most), usual_family(op), masked, 10)
+    each = next((axes for axes in ("B 1 N M", "B N M") if axes in op.traits.mask_axes), "")
+    if each and not op.traits.causal:
+        few = later_sizes(sizes) | {"H": min(2, sizes.get("H", 1))}
+        parts = {"mask": PADDED | {"axes": each}}
+        yield with_parts(op, limited(few, most), usual_family(op), parts, 11)
+
+
+def later_sizes(sizes: Sizes) -> Sizes:
+    """The sizes of every call but the first."""
+    return sizes | ({"N": 256} if "S" in sizes else {})
+
+
+def limited(sizes: Sizes, most: Sizes) -> Sizes:
+    return {letter: min(size, most.get(letter, size)) for letter, size in sizes.items()}
+
+
+def differs_between_entries(parts: dict[str, Any]) -> bool:
+    """Whether a mask or padding is another one for each entry of the batch."""
+    axes = (parts.get("mask") or {}).get("axes", "")
+    return "padding" in parts or axes.startswith("B")
 
 
 def ways_of_calling(op: Operation, profile: str) -> list[dict[str, Any]]:
     """Which masks, padding and draws a call is given, each way once."""
-    boolean = {"mask": hiding_mask(op, PADDED if op.traits.causal else BOOLEAN)}
+    boolean = {"mask": SCATTERED if op.traits.causal else BOOLEAN}
     added = {"mask": hiding_mask(op, PADDED if op.mask == "visible" else FLOAT)}
     draw = {"dropout": {"p": 0.25, "seed": 2}} if "keep" in op.arguments else {}
-    padding = {"padding": {"pattern": "right_padding", "seed": 6}}
+    padding = {"padding": {"pattern": "right_padding", "seed": 15}}
     padding = padding if "key_padding_mask" in op.arguments else {}
     found = [{}, boolean if op.mask else padding, (added if op.mask else {}) | padding | draw]
     if profile != "quick":
@@ -111,9 +155,7 @@ def ways_of_calling(op: Operation, profile: str) -> list[dict[str, Any]]:
 
 def hiding_mask(op: Operation, mask: dict[str, Any]) -> dict[str, Any]:
     """The mask in a documented shape: one for each entry of the batch, where there is such."""
-    shapes: tuple[str, ...] = ("B 1 N M", "B N M", "B*H N M", "N M")
-    if mask["form"] == "bool" and not op.traits.causal:
-        shapes = ("N M",)
+    shapes = ("B 1 N M", "B N M", "B*H N M", "N M")
     return mask | {"axes": next(axes for axes in shapes if axes in (*op.traits.mask_axes, "N M"))}
 
 

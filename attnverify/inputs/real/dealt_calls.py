@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from attnverify.catalogue.operation import Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.real.option_calls import option_calls
 from attnverify.inputs.recipe import Recipe
 
 Sizes = dict[str, int]
@@ -32,6 +33,10 @@ GRIDS = ((2, 2), (2, 3), (3, 2))
 
 FORMS = ("bool", "infinite", "noisy", "finite")
 HIDING = ("random", "right_padding", "left_padding", "causal", "last_block", "empty_rows")
+
+COUNTS = (2, 5, 16)
+PAGES = (16, 64, 128)
+"""Parts that are merged; slots of a page."""
 
 CACHES = (1024, 2047, 2048, 4097, 8192)
 FEW_CACHES = (2047, 8192)
@@ -59,6 +64,13 @@ def dealt_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
     yield from decoding_calls(op, rng)
 
 
+def calls_under_options(op: Operation, rng: Random) -> Iterator[Recipe]:
+    """Yield a call for each hand of options, of two entries and tiles of queries and keys."""
+    for sizes, options in option_calls(op, rng):
+        recipe = with_parts(op, sizes, usual_family(op), {}, rng.randrange(99))
+        yield replace(recipe, options=recipe.options | options)
+
+
 def dealt(cards: Sequence[T], rng: Random) -> Iterator[T]:
     """Yield each card once in a drawn order, and again."""
     return cycle(rng.sample(cards, len(cards)))
@@ -81,7 +93,8 @@ def dealt_sizes(op: Operation, rng: Random) -> Iterator[tuple[bool, bool, Sizes]
         for masked, beside in ((False, width), (True, width), (number % 2 == 0, other)):
             B, H = rng.choice(GRIDS) if "H" in op.sizes else (1 + masked, 1)
             sizes = {"B": B, "H": H, "D": width, "E": beside, "Q": width, "K": beside, "A": 33}
-            sizes |= {"F": 256 + 128 * masked}
+            sizes |= {"F": 256 + 128 * masked, "C": rng.choice(COUNTS), "W": rng.choice(PAGES)}
+            sizes |= {"G": H} if beside != width else {}
             yield masked, beside == width, sizes | lengths_of(op, next(lengths), next(lengths))
 
 
@@ -110,18 +123,18 @@ def decoding_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
     One query, and few, each of which a key at an edge takes half of, and each length of a cache;
     bare, or under a mask of each kind.
     """
-    if op.traits.parameters or op.is_score or op.traits.square or "M" not in op.sizes:
+    if op.traits.parameters or op.is_score or op.traits.square:
         return
-    if "value" not in op.arguments and not op.mask:
+    if "value" not in op.arguments and not op.mask and not op.is_packed:
         return
     forms = dealt(("bool",) if op.mask == "visible" else ("bool", "noisy", "finite"), rng)
     widths = dealt((64, 128), rng)
-    few = op.is_gradient or "A" in op.sizes
+    few = op.is_gradient or "A" in op.sizes or op.is_packed
     for M in FEW_CACHES if few else CACHES:
         for N in (1, rng.choice((2, 3, 4))):
             width = next(widths)
             sizes = {
-                "B": 2 - few,
+                "B": 2 - few * (not op.is_packed),
                 "H": 1 + (N == 1),
                 "N": N,
                 "M": M,
@@ -129,12 +142,12 @@ def decoding_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
                 "D": width,
                 "E": width,
             }
-            sizes |= {"Q": 64, "K": 64, "A": 16}
+            sizes |= {"Q": 64, "K": 64, "A": 16, "W": rng.choice(PAGES)}
             parts: dict[str, Any] = {}
             if op.mask and rng.random() < 0.5:
                 mask = {"pattern": "right_padding", "form": next(forms), "seed": rng.randrange(99)}
                 parts["mask"] = mask | {"axes": op.key_mask_axes or "N M"}
-            yield with_parts(op, sizes, "spotlight", parts, rng.randrange(99))
+            yield with_parts(op, sizes, "spotlight", parts, rng.randrange(1, 99, 2))
 
 
 def usual_family(op: Operation) -> str:

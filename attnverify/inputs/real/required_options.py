@@ -16,7 +16,7 @@ from attnverify.inputs.expand import draw_integers, limit_of
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
 
-__all__ = ["beside_causal", "option_cases", "options_of"]
+__all__ = ["BESIDE", "beside_causal", "option_cases", "options_of"]
 
 SIZES = {"B": 3, "H": 4, "N": 5, "M": 7}
 BESIDE: dict[str, dict[str, Any]] = {

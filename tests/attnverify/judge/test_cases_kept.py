@@ -2,8 +2,12 @@
 
 from weakref import ref
 
+import pytest
+
+from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.real.calls import everyday_calls
 from attnverify.judge.case import case_of
+from attnverify.precision import resolve
 
 SDPA = "scaled_dot_product_attention"
 
@@ -19,3 +23,13 @@ def test_large_cases_of_another_operation_or_dtype_are_forgotten() -> None:
         del first
         case_of(following, dtype)
         assert seen() is None
+
+
+@pytest.mark.parametrize("name", ["get_alibi_biases", "merge_attention_grad"])
+def test_bounds_of_a_large_call_have_the_shapes_of_its_answer(name: str) -> None:
+    """A count of heads cannot be cut; of several arriving gradients none is a result."""
+    case = case_of(everyday_calls(name, "quick", 0)[0], "float32")
+    assert case.recipe.is_large
+    limits = case.strict_bounds(resolve(None, name, name, "float32"))
+    pairs = zip(leaves(limits), leaves(case.expected), strict=True)
+    assert all(limit.shape == x.shape for limit, x in pairs)
