@@ -21,7 +21,7 @@ from attnverify.judge.case import case_of
 from attnverify.specified import register, register_file
 from attnverify.specified.reading import checked, read_arguments
 from attnverify.specified.registering import VARIABLE
-from tests.support.run_attnverify import in_a_process, judged, load_backends_here, verify
+from tests.support.run_attnverify import ROOT, in_a_process, judged, load_backends_here, verify
 
 SPECIFICATION = '''
 import numpy as np
@@ -55,6 +55,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("right.py").write_text(KERNEL.format(how="mean"))
     Path("wrong.py").write_text(KERNEL.format(how="sum"))
     return tmp_path
+
+
+def test_what_the_readme_says_of_a_specification_is_enough(folder: Path) -> None:
+    if not (ROOT / "README.md").exists():
+        pytest.skip("a wheel has no README")
+    line = next(one for one in (ROOT / "README.md").read_text().splitlines() if "--spec`" in one)
+    imported, head = re.findall("`(from [^`]+|def [^`]+)`", line)
+    text = f"import numpy as np\n{imported}\n\n{head}\n    return np.maximum(x, np.expm1(x))\n"
+    (folder / "readme.py").write_text(text)
+    assert register_file("readme.py") == ("elu",)
 
 
 def test_what_another_specification_of_the_name_recorded_decides_nothing(
