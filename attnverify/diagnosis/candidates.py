@@ -23,7 +23,8 @@ from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.gradients import delta_mistakes, gradient_mistakes
 from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
-from attnverify.diagnosis.mistakes.tiles import tile_mistakes
+from attnverify.diagnosis.tiles.scores import tile_mistakes
+from attnverify.diagnosis.tiles.walks import walking_mistakes
 from attnverify.faults import registry
 from attnverify.inputs.recipe import Inputs
 from attnverify.inputs.sampling import draw_recipes, shrink_key
@@ -99,7 +100,12 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
     of_layers = (*layer_mistakes(op), *layer_stage_mistakes(op))
-    others = (*common_mistakes(op), *of_layers, *gradient_mistakes(op))
+    others = (
+        *common_mistakes(op),
+        *of_layers,
+        *gradient_mistakes(op),
+        *walking_mistakes(op),
+    )
     found += [from_mistake(op, words, mistake) for words, mistake in others]
     lying = (*stride_mistakes(op), *delta_mistakes(op))
     found += [Candidate(words, words, answer, rank=2) for words, answer in lying]

@@ -124,6 +124,7 @@ IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"
 IN_LAST, LAST_KEY = "in the last {name} ({index}) alone", "the last key ({index}) alone"
 FROM, UP_TO = "from {name} {index} of {size} on", "up to {name} {index} of {size}"
 SOME, SOME_AND_MORE = "{name} {indices}", "{name} {indices} ..."
+OF_EVERY = "{name} {indices} of every {period}"
 INDEX_OF_AXIS = "axis {axis}, index"
 
 # regions

@@ -85,19 +85,20 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     if most is None or len(most.actual) < 2:
         return None
     names, told, zero = output_names(most), list[str](), list[str]()
-    for number in range(len(most.actual)):
-        parts = [output_of(o, number) for o in wrong if number < len(o.actual)]
+    named = [(o, output_names(o)) for o in wrong]
+    for name in names:
+        parts = [output_of(o, own.index(name)) for o, own in named if name in own]
         off = [part for part in parts if part.distance(part.expected) > 1]
         if not off:
             continue
         if not any(part.actual[0].any() for part in off):
-            zero.append(names[number])
+            zero.append(name)
             continue
         models = [scaled_output_model(part) for part in parts]
         factor = fit_common_factor([scaled_output_model(part) for part in off], models)
         if factor is None:
             return None
-        told.append(say.OUTPUT_HAS_FACTOR.format(name=names[number], factor=factor.words))
+        told.append(say.OUTPUT_HAS_FACTOR.format(name=name, factor=factor.words))
     if not told and not zero:
         return None
     others = len(most.actual) - len(told) - len(zero)
@@ -109,12 +110,11 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
 
 def nothing_but_zeros(wrong: Sequence[Observation]) -> Explanation | None:
     """Say which outputs are zeros alone, where these are all that is wrong."""
-    names = output_names(max(wrong, key=lambda o: len(o.actual)))
-    off = [(n, output_of(o, n)) for o in wrong for n in range(len(o.actual))]
-    off = [(n, part) for n, part in off if part.distance(part.expected) > 1]
+    off = [(name, output_of(o, n)) for o in wrong for n, name in enumerate(output_names(o))]
+    off = [(name, part) for name, part in off if part.distance(part.expected) > 1]
     if not off or any(part.actual[0].any() for _, part in off):
         return None
-    words = describe_zeros([names[n] for n in sorted({n for n, _ in off})])
+    words = describe_zeros(list(dict.fromkeys(name for name, _ in off)))
     return Explanation(words, words)
 
 

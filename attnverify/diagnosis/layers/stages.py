@@ -15,7 +15,7 @@ from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.mistakes.sentinels import NUMBERS
 from attnverify.diagnosis.mistakes.stages import OTHER_SOFTMAXES
-from attnverify.diagnosis.mistakes.tiles import tile_softmaxes
+from attnverify.diagnosis.tiles.scores import tile_softmaxes
 from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, layers
 

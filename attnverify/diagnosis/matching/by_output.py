@@ -13,7 +13,7 @@ from attnverify.diagnosis.candidates import Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.fit import enumerate_names, output_of
 from attnverify.diagnosis.matching.best import best_matches
-from attnverify.diagnosis.whereabouts.outputs import output_names
+from attnverify.diagnosis.whereabouts.outputs import output_names, with_names_of
 from attnverify.judge.observation import Observation, arrays
 
 SMALL = 15_000
@@ -32,6 +32,7 @@ def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -
     most = max(small, key=lambda o: len(o.actual), default=None)
     if most is None or len(most.actual) < 2:
         return None
+    small = with_names_of(most, small)
     found = dict[str, list[str]]()
     for number, name in enumerate(output_names(most)):
         parts = [part_of(o, number) for o in small if number < len(o.actual)]

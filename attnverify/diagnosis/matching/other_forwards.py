@@ -143,7 +143,8 @@ def find_other_forward(
             return None
     right = [Projection(o, operation) for o in passed if is_fit(o)][:MOST_PASSING]
     found = [one for one in found if all(p.worst(one[2]) <= 1 for p in (*projected, *right))]
-    words = list(dict.fromkeys(words for _, words, _ in sorted(found, key=lambda one: one[0])))[:2]
+    words = list(dict.fromkeys(words for _, words, _ in sorted(found, key=lambda one: one[0])))
+    words = [w for w in words if not any(w.startswith(f"{other},") for other in words)][:2]
     named = (say.AS_IN.format(mistake=w, packages=PUBLIC[w]) if w in PUBLIC else w for w in words)
     template = say.GRADIENTS_OF.format(mistakes=say.EITHER.join(named), cases=len(told))
     return Cause(template, tuple(Explanation(w, w) for w in words)) if words else None

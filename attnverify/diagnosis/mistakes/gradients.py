@@ -42,6 +42,11 @@ def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
             )
     if "D" in operation.sizes and "E" in operation.sizes:
         yield "the key's width D for the value's: columns beyond D left out", within_key_width
+        if operation.is_staged:
+            yield (
+                "the key's width D for the value's: columns beyond D left out, but of delta",
+                within_key_width_but_delta,
+            )
     if operation.forward.name == "learned_relative_attention":
         for which, place in PLACES.items():
             yield (
@@ -113,6 +118,14 @@ def within_key_width(operation: Operation, inputs: Inputs) -> Any:
     )
 
 
+def within_key_width_but_delta(operation: Operation, inputs: Inputs) -> Any:
+    """Return the same with the sum over the output and its gradient as it is."""
+    D = inputs["query"].shape[-1]
+    kept = np.arange(inputs["value"].shape[-1]) < D
+    cut = {name: inputs[name] * kept for name in ("value", "d_output")}
+    return evaluate_with_delta(spec_stages(operation, inputs | cut), inputs, inputs["d_output"])
+
+
 def through_memory(operation: Operation, inputs: Inputs) -> Any:
     """Return what arrives at the new memory, at the positions that it was made of."""
     hids, mems, arriving = inputs["hids"], inputs["mems"], inputs["d_new_mems"]
@@ -181,8 +194,13 @@ def delta_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observ
 def with_delta(operation: Operation, read: Callable[[ndarray], ndarray], seen: Observation) -> Any:
     d_output = widened(read(arranged_inputs(seen)["d_output"]))
     s = spec_stages(operation, seen.inputs, seen.dtype)
+    return evaluate_with_delta(s, seen.inputs, d_output)
+
+
+def evaluate_with_delta(s: StagedAttention, inputs: Inputs, d_output: ndarray) -> Any:
+    """Return the gradients with the delta of another upstream gradient or value."""
 
     def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
-        return row_mean(weights, dropped(s, d_output @ seen.inputs["value"].mT))
+        return row_mean(weights, dropped(s, d_output @ inputs["value"].mT))
 
     return evaluate(replace(s, backward={"row_mean": mean}))

@@ -133,11 +133,15 @@ def without_draw(s: StagedAttention) -> StagedAttention:
 
 
 def without_maximum(
-    empty: float, dtype: str = "", subtracted: Callable[[ndarray], Any] = lambda seen: 0.0
+    empty: float,
+    dtype: str = "",
+    subtracted: Callable[[ndarray], Any] = lambda seen: 0.0,
+    flushed: bool = False,
 ) -> Change:
     """
     Return the exponentials of the scores less what is subtracted, as the dtype holds them, by
-    default one that is wide enough for the inputs; ``empty`` stands for a sum of 0.
+    default one that is wide enough for the inputs; ``empty`` stands for a sum of 0. GPUs take
+    subnormal exponentials for 0, ``flushed``.
     """
 
     def change(s: StagedAttention) -> StagedAttention:
@@ -146,6 +150,8 @@ def without_maximum(
         def weigh(score: ndarray, visible: ndarray) -> ndarray:
             seen = np.where(visible, score, -np.inf)
             exponentials = stored(np.exp(score - subtracted(seen)), held)
+            if flushed:
+                exponentials = np.where(exponentials < np.finfo(held).tiny, 0, exponentials)
             weights = np.where(visible, exponentials, 0.0)
             total = weights.sum(axis=-1, keepdims=True)
             shares = weights / np.where(total == 0, empty, total)
@@ -459,9 +465,10 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     ),
     *(
         (ANY, f"a maximum {words}, so that rows far below {what} underflow",
-         without_maximum(empty, subtracted=top))
+         without_maximum(empty, subtracted=top, flushed=flushed))
         for words, what, top in MAXIMA
         for empty in (0.0, 1.0)
+        for flushed in (False, True)
     ),
     *(
         (WIDE, "a maximum scaled by 1/sqrt(D) once more before it is subtracted, so that rows far "

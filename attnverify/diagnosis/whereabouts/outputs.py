@@ -65,6 +65,7 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
     is alike in all others.
     """
     ranked = most_telling(observed)
+    ranked = with_names_of(ranked[0], ranked) if ranked else []
     others = [wrong_elements(o) for o in ranked[1:]]
     told = [
         name
@@ -135,6 +136,12 @@ def output_names(o: Observation) -> list[str]:
     if len(o.actual) == 1:
         return [say.OUTPUT]
     return [say.NUMBERED_OUTPUT.format(number=number) for number in range(len(o.actual))]
+
+
+def with_names_of(one: Observation, observed: Sequence[Observation]) -> list[Observation]:
+    """Those with the same outputs: a layer without biases has fewer gradients, elsewhere."""
+    names = output_names(one)
+    return [o for o in observed if output_names(o) == names]
 
 
 def axes_of(o: Observation, number: int) -> str:

@@ -73,5 +73,24 @@ def describe_axis(there: ndarray, name: str) -> str:
         return say.FROM.format(name=name, index=first, size=size)
     if len(index) == last - first + 1 and first == 0:
         return say.UP_TO.format(name=name, index=last, size=size)
+    if period := period_of(there):
+        within = ", ".join(map(str, index[index < period]))
+        return say.OF_EVERY.format(name=name, indices=within, period=period)
     template = say.SOME_AND_MORE if len(index) > 4 else say.SOME
     return template.format(name=name, indices=", ".join(map(str, index[:4])))
+
+
+def period_of(there: ndarray) -> int:
+    """
+    The least period of what is repeated, which was seen three times: a few rows of each block; 0
+    where there is none.
+
+    >>> period_of(np.arange(13) % 4 > 1), period_of(np.arange(13) > 6)
+    (4, 0)
+    """
+    sizes = range(2, len(there) // REPEATED + 1)
+    return next((k for k in sizes if np.array_equal(there[k:], there[:-k])), 0)
+
+
+REPEATED = 3
+"""So often a pattern is to be seen for a period."""

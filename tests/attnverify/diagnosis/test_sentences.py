@@ -228,6 +228,7 @@ TEXTS: dict[str, Filled] = {
     "FROM": ({"name": "key", "index": 64, "size": 96}, "from key 64 of 96 on"),
     "UP_TO": ({"name": "row", "index": 7, "size": 9}, "up to row 7 of 9"),
     "SOME": ({"name": "row", "indices": "2, 4"}, "row 2, 4"),
+    "OF_EVERY": ({"name": "row", "indices": "2, 3", "period": 4}, "row 2, 3 of every 4"),
     "SOME_AND_MORE": ({"name": "row", "indices": "2, 4, 5, 6"}, "row 2, 4, 5, 6 ..."),
     "IN_LAST": ({"name": "head", "index": 7}, "in the last head (7) alone"),
     "LAST_KEY": ({"index": 7}, "the last key (7) alone"),

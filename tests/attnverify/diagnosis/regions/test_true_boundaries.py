@@ -14,13 +14,13 @@ import pytest
 from attnverify import numpy_ref as right
 from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.mistakes.tiles import tile_mistakes
 from attnverify.diagnosis.regions.boundaries import (
     describe_tried,
     is_withstood,
     middle,
     next_question,
 )
+from attnverify.diagnosis.tiles.scores import tile_mistakes
 from attnverify.failures.finding import Finding
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of

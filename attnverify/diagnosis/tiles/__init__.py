@@ -1,0 +1,1 @@
+"""Mistakes of kernels that walk over tiles of keys, in stages and by sequences."""

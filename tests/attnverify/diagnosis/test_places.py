@@ -1,0 +1,22 @@
+"""Where something is wrong, axis by axis: what repeats is told by its period."""
+
+import numpy as np
+import pytest
+
+from attnverify.diagnosis.whereabouts.places import describe_indices
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        (np.arange(13) % 4 != 0, ": row 1, 2, 3 of every 4"),
+        (np.arange(129) % 4 >= 2, ": row 2, 3 of every 4"),
+        (np.arange(20) % 2 == 1, ": row 1 of every 2"),
+        (np.arange(6) % 4 != 0, ": row 1, 2, 3, 5"),
+        (np.arange(20) > 15, ": from row 16 of 20 on"),
+        (np.isin(np.arange(20), (1, 2, 3, 5, 9, 17)), ": row 1, 2, 3, 5 ..."),
+    ],
+)
+def test_a_place_that_repeats_is_told_by_its_period(wrong: np.ndarray, place: str) -> None:
+    assert describe_indices(wrong[:, None], "NE") == place
+    assert describe_indices(wrong[:, None], "NE", [np.arange(30)[:, None] == 0]) == ""
