@@ -53,14 +53,34 @@ def packed_pairs(inputs: Mapping[str, Any]) -> ndarray:
 
 
 def paged_pairs(inputs: Mapping[str, Any]) -> ndarray:
-    """Which rows see which slots; no page stands twice in what a sequence sees."""
+    """Which rows see which slots; of a page that stands twice in what one sees, where either is."""
     Z, W = inputs["key_pages"].shape[:2]
     seen = np.zeros((token_count(inputs["query"]), Z * W), bool)
     for b, t, own in seen_of_pages(inputs):
         slots = (inputs["page_table"][b][:, None] * W + np.arange(W)).ravel()[: own.shape[1]]
         used = own.any(0)
-        seen[t, slots[used]] = own[:, used]
+        np.logical_or.at(seen[t].T, slots[used], own[:, used].T)
     return seen
+
+
+def apart(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """
+    The same call with a copy at the pool's end for each further time that a sequence sees a page:
+    where a page counts twice, its slots are two tokens.
+    """
+    if "page_table" not in inputs:
+        return inputs
+    table, copies = inputs["page_table"].copy(), list[int]()
+    for row, mine in zip(table, pages_seen(inputs), strict=True):
+        taken = set[int]()
+        for y in np.flatnonzero(mine):
+            if (z := int(row[y])) in taken:
+                row[y] = len(inputs["key_pages"]) + len(copies)
+                copies.append(z)
+            taken.add(z)
+    pools = {name: inputs[name] for name in POOLS.values() if copies}
+    grown = {name: np.concatenate([x, x[copies]]) for name, x in pools.items()}
+    return dict(inputs) | grown | {"page_table": table}
 
 
 def seen_of_pages(inputs: Mapping[str, Any]) -> Iterator[tuple[int, slice, ndarray]]:
@@ -87,19 +107,23 @@ def pages_seen(inputs: Mapping[str, Any]) -> ndarray:
 def fit_pages(inputs: Inputs, anything: bool) -> Inputs:
     """
     Let a sequence have no more keys than the pool has slots, and each entry of the table that is
-    looked at name a page of its own in its row; the others name any page, or ``anything``.
+    looked at name a page of its own in its row; the others name any page, or ``anything``. In one
+    table of three the last page of a row is its first one, too.
     """
     if "page_table" not in inputs:
         return inputs
     Z, W = inputs["key_pages"].shape[:2]
     inputs = inputs | {"lengths": np.minimum(inputs["lengths"], Z * W)}
     used, table = pages_seen(inputs), inputs["page_table"].copy()
+    repeated = int(np.abs(table).sum()) % 3 == 0
     for row, mine in zip(table, used, strict=True):
         free, taken = sorted(set(range(Z)) - set(row[mine].tolist())), set[int]()
         for y in np.flatnonzero(mine):
             if not 0 <= row[y] < Z or row[y] in taken:
                 row[y] = free.pop()
             taken.add(int(row[y]))
+        if repeated and mine.any():
+            row[np.flatnonzero(mine)[-1]] = row[np.flatnonzero(mine)[0]]
     others = table if anything else np.clip(table, 0, Z - 1)
     return inputs | {"page_table": np.where(used, table, others)}
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.packing import POOLS, heads_first, packed_pairs
+from attnverify.catalogue.packing import POOLS, apart, heads_first, packed_pairs
 from attnverify.conventions.grouping import rows_of_results
 from attnverify.conventions.layer_rows import Row, with_arguments
 from attnverify.conventions.references import reference_of
@@ -27,13 +27,14 @@ def changed(**new: Any) -> Any:
     return with_arguments(packed_attention, **new)
 
 
-def seeing(pairs: Callable[[Options], ndarray], gradient: bool = False) -> Any:
+def seeing(pairs: Callable[[Options], ndarray], gradient: bool = False, once: bool = False) -> Any:
     """
     The attention, or its gradient, of all tokens in which these pairs [T U] see each other; of a
-    pool each slot is a token.
+    pool each slot is a token, ``once`` however often a sequence sees its page.
     """
 
-    def attention(**x: Any) -> Any:
+    def attention(**given: Any) -> Any:
+        x = given if once else dict(apart(given))
         whole = {name: y for name, y in heads_first(x).items() if name not in LEFT_OUT}
         found = grouped["_grad" if gradient else ""](**whole, mask=pairs(x))
         return tuple(y if y.ndim == 1 else y[0].swapaxes(0, 1) for y in found)

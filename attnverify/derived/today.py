@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from attnverify.bounds.softmax_rows import added
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.packing import heads_first, packed_pairs
+from attnverify.catalogue.packing import apart, heads_first, packed_pairs
 from attnverify.derived import Derived, derive, derive_gradient
 from attnverify.precision import Precision
 from attnverify.spec.grouped import attended, to_add
@@ -75,7 +75,7 @@ def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., An
 
     def bound(precision: tuple[Precision, ...], **inputs: Any) -> Any:
         packed = is_packed(inputs)
-        derived = trace(heads_first(inputs) if packed else inputs)
+        derived = trace(heads_first(dict(apart(inputs))) if packed else inputs)
 
         def errors(P: Precision) -> Any:
             found = derived.errors(P, wide)

@@ -244,6 +244,8 @@ add_faults("blocks", (
      "vllm #57158", TABLE, "entries that are no page", answered(beyond_the_pool)),
     ("paged_attention_shared_page_once", "a page read by one sequence alone", "this project",
      SHARED, "a shared page", seeing(without_shared)),
+    ("paged_attention_repeated_page_once", "a page that stands twice in a row read once",
+     "this project", SHARED, "a page twice in a row", seeing(packed_pairs, once=True)),
     ("paged_attention_outside_unwritten", "rows of no sequence left as they were",
      "tilelang #2461", EMPTY, "rows of no sequence", answered(outside_unwritten)),
     ("paged_attention_outside_joined", "rows of no sequence joined to the nearest one",

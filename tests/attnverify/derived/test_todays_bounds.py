@@ -6,12 +6,13 @@ them, and some comes near.
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attnverify.bounds import error
-from attnverify.catalogue.packing import heads_first
+from attnverify.catalogue.packing import apart, heads_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import Derived, today
 from attnverify.derived.legal.evaluations import climb, rounded
@@ -24,7 +25,7 @@ TRACES: dict[str, Callable[[today.Inputs], Derived]] = {
     "grouped_attention_grad": today.attention_grad,
     "packed_attention": lambda inputs: today.attention(heads_first(inputs)),
     "packed_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
-    "paged_attention": lambda inputs: today.attention(heads_first(inputs)),
+    "paged_attention": lambda inputs: today.attention(heads_first(dict(apart(inputs)))),
 }
 DRAWS = 12
 """Small calls of each operation and dtype, every one with options of its own."""
@@ -105,3 +106,17 @@ def test_the_bounds_of_a_call_are_the_same_whenever_they_are_worked_out(operatio
         for other in others:
             for one, again in zip(first, other, strict=True):
                 np.testing.assert_array_equal(one, again)
+
+
+def test_a_page_that_stands_twice_is_bounded_as_two() -> None:
+    """Its slots were one token each, seen as its last place in the row is."""
+    rng = np.random.default_rng(0)
+    pages = {name: rng.standard_normal((1, 3, 1, 4)) for name in ("key_pages", "value_pages")}
+    call: dict[str, Any] = {"query": rng.standard_normal((2, 1, 4)), "lengths": np.array([5])}
+    call |= {"query_starts": np.array([0, 2]), "causal": True}
+    once = call | pages | {"page_table": np.array([[0, 0]])}
+    copied = {name: np.concatenate([x, x]) for name, x in pages.items()}
+    twice = call | copied | {"page_table": np.array([[0, 1]])}
+    own = (PRESETS["eager"](FORMATS["float32"]),)
+    found, wanted = (today.BOUNDS["paged_attention"](own, **x) for x in (once, twice))
+    assert all(np.array_equal(a, b) for a, b in zip(leaves(found), leaves(wanted), strict=True))

@@ -20,6 +20,7 @@ from numpy import ndarray
 from attnverify.backends.array_libraries import numpy_library
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.packing import pages_seen
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.expand import expand, expand_anew
@@ -494,3 +495,10 @@ def test_the_hunt_is_the_same_for_every_implementation_and_moves_with_the_seed()
         tried == hypothesis_examples(SDPA, "any", 10, 5) != hypothesis_examples(SDPA, "any", 10, 6)
         and len(tried) == 10
     )
+
+
+def test_a_page_stands_twice_in_a_row_of_some_tables() -> None:
+    drawn = (expand(each, "float64") for each in draw_recipes("paged_attention", "any", 40, 0))
+    seen = [(x["page_table"], pages_seen(x)) for x in drawn]
+    again = [any(len({*row[own]}) < own.sum() for row, own in zip(*x, strict=True)) for x in seen]
+    assert 3 <= sum(again) <= 20
