@@ -33,7 +33,7 @@ from attnverify.checks.long_sequences import long_sequence_checks
 from attnverify.checks.metamorphic import relation_checks
 from attnverify.checks.projected_factors import projected_factor_checks
 from attnverify.checks.systematic_error import systematic_error_checks
-from attnverify.checks.training_path import has_training_path, training_checks
+from attnverify.checks.training_path import SEVERAL_TILES, has_training_path, training_checks
 from attnverify.checks.width.model_width import model_width_checks
 from attnverify.inputs.fixed_cases import fixed_cases, fixed_mask, fixed_recipe, pair_count
 from attnverify.inputs.real.calls import everyday_calls
@@ -228,6 +228,8 @@ def inference_checks(operation: str, seed: int) -> list[tuple[str, Check]]:
             recipes_of_one_place(operation, emulated),
             draw_recipes(operation, "any", 6, seed),
         )
-        return *steps, *everyday_calls(operation, "quick", seed, emulated)[1:2], *drawn
+        bare = fixed_recipe(CATALOGUE[operation], SEVERAL_TILES, usual_family(CATALOGUE[operation]))
+        few = () if emulated else (bare,)
+        return *steps, *few, *everyday_calls(operation, "quick", seed, emulated)[1:2], *drawn
 
     return [(IN_INFERENCE, partial(judge_in_inference, recipes))]

@@ -87,8 +87,8 @@ DRAWN_CALLS = 3
 @lru_cache(maxsize=64)
 def training_recipes(operation: str, seed: int, several: bool = True) -> tuple[Recipe, ...]:
     """
-    The calls: a small one without what may be left out, one under a boolean mask and one under a
-    float mask, each of several tiles, and some that are drawn. ``several``: or the small one and
+    The calls: a small one without what may be left out, one of several tiles, the same under a
+    boolean mask and under a float mask, and some that are drawn. ``several``: or the small one and
     one draw.
     """
     op = CATALOGUE[operation]
@@ -101,11 +101,12 @@ def training_recipes(operation: str, seed: int, several: bool = True) -> tuple[R
     boolean = fixed_mask(op, "random") if op.mask else None
     dropout = {"p": 0.25, "seed": 2} if "keep" in op.arguments else None
     family = usual_family(op)
+    bare = fixed_recipe(op, SEVERAL_TILES, family)
     masked = replace(fixed_recipe(op, SEVERAL_TILES, family, boolean), dropout=dropout)
     if op.mask not in FLOAT_MASKS:
-        return small, masked, *drawn[:DRAWN_CALLS]
+        return *dict.fromkeys((small, bare, masked)), *drawn[:DRAWN_CALLS]
     added = fixed_recipe(op, SEVERAL_TILES, family, {**(boolean or {}), "form": "finite"})
-    return small, masked, added, *drawn[:DRAWN_CALLS]
+    return small, bare, masked, added, *drawn[:DRAWN_CALLS]
 
 
 FLOAT_MASKS = ("mask", "attn_mask")

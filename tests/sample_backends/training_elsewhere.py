@@ -39,6 +39,11 @@ def with_gradients_of(other: Any, output: Any) -> Any:
     return Exchanged.apply(other, output.detach())
 
 
+def is_fast(mask: Any, key: Any, drawn: Any) -> bool:
+    """Whether a call takes the path that most have: several tiles, no mask and no draw."""
+    return mask is None and drawn[0] is None and key.shape[-2] > 200
+
+
 @fault
 def sound(query: Any, key: Any, value: Any, mask: Any, *drawn: Any) -> Any:
     return right(query, key, value, mask, *drawn)
@@ -91,6 +96,15 @@ def wrong_in_inference(query: Any, key: Any, value: Any, mask: Any, *drawn: Any)
     return right(query, key, value, mask, *drawn) * factor
 
 
+@fault
+def wrong_in_inference_on_the_fast_path(
+    query: Any, key: Any, value: Any, mask: Any, *drawn: Any
+) -> Any:
+    output = right(query, key, value, mask, *drawn)
+    fast = torch.is_inference_mode_enabled() and is_fast(mask, key, drawn)
+    return output * (1.01 if fast else 1.0)
+
+
 PACKED: dict[Any, Any] = {}
 
 
@@ -141,6 +155,32 @@ def replaces_what_is_there_in_long_calls(
     query: Any, key: Any, value: Any, mask: Any, *drawn: Any
 ) -> Any:
     key = Replaced.apply(key) if key.shape[-2] > 64 else key
+    return right(query, key, value, mask, *drawn)
+
+
+@fault
+def key_hangs_on_query_on_the_fast_path(
+    query: Any, key: Any, value: Any, mask: Any, *drawn: Any
+) -> Any:
+    output = right(query, key, value, mask, *drawn)
+    if not is_fast(mask, key, drawn) or query.requires_grad or not key.requires_grad:
+        return output
+    return with_gradients_of(right(query, 0 * key, value, mask, *drawn), output)
+
+
+@fault
+def forgets_the_fast_path_after_one_backward(
+    query: Any, key: Any, value: Any, mask: Any, *drawn: Any
+) -> Any:
+    output = right(query, key, value, mask, *drawn)
+    return Once.apply(output) if is_fast(mask, key, drawn) else output
+
+
+@fault
+def replaces_what_is_there_on_the_fast_path(
+    query: Any, key: Any, value: Any, mask: Any, *drawn: Any
+) -> Any:
+    key = Replaced.apply(key) if is_fast(mask, key, drawn) else key
     return right(query, key, value, mask, *drawn)
 
 

@@ -159,6 +159,7 @@ def objection(own: Implementation, aspect: str, name: str, dtype: str = "float32
     [
         ("packs_keys_once", "side effects", WRITTEN_ANEW),
         ("wrong_in_inference", "values", IN_INFERENCE),
+        ("wrong_in_inference_on_the_fast_path", "values", IN_INFERENCE),
     ],
 )
 def test_a_fault_is_noticed_by_the_one_check_that_is_for_it(

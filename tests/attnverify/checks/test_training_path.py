@@ -41,6 +41,9 @@ UNDER_MASKS = (
     "key_hangs_on_query_under_a_mask",
     "forgets_long_calls_after_one_backward",
     "replaces_what_is_there_in_long_calls",
+    "key_hangs_on_query_on_the_fast_path",
+    "forgets_the_fast_path_after_one_backward",
+    "replaces_what_is_there_on_the_fast_path",
 )
 WHILE_RECORDING = [how for how in LATER if how.startswith("other_output")]
 TORCH = [i for i in load("torch_impl").implementations if has_training_path(i) and i.how == ""]
