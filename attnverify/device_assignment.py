@@ -31,19 +31,27 @@ def show_device(name: str) -> None:
     counted among those that it may see, or none and the PTX machine in its place: ``sm_80``. Raises
     ValueError where there is no such device.
     """
+    found = check_device(name)
+    kind, _, number = name.partition(":")
     if name in TARGETS:
         os.environ[MACHINE], os.environ["CUDA_VISIBLE_DEVICES"] = str(TARGETS[name]), ""
-        return
+    elif kind == "cpu" or number:
+        os.environ["CUDA_VISIBLE_DEVICES"] = found[int(number)] if found else ""
+
+
+def check_device(name: str) -> list[str]:
+    """
+    List the devices that a name is counted among. Raises ValueError where there is no such device.
+    """
     kind, _, number = name.partition(":")
-    found = [] if kind == "cpu" else devices()
+    found = [] if kind == "cpu" or name in TARGETS else devices()
     if kind == "cuda" and int(number or 0) >= len(found):
         raise ValueError(
             f"--device: wanted one of {len(found)} CUDA devices, got {name}"
             if found
             else f"--device: there is no CUDA device here, got {name}; {IN_ITS_PLACE}"
         )
-    if kind == "cpu" or number:
-        os.environ["CUDA_VISIBLE_DEVICES"] = found[int(number)] if found else ""
+    return found
 
 
 IN_ITS_PLACE = "sm_90a stands for one, executed by the PTX machine"

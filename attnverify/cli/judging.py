@@ -17,6 +17,7 @@ from attnverify.backends.source import parse_source
 from attnverify.cli.first_look import find_operations, find_unreadable, operation_of_name
 from attnverify.cli.parameters import FILE, STATUS, Command, to_click
 from attnverify.cli.pytest_options import PYTEST, to_pytest
+from attnverify.device_assignment import check_device
 from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
 from attnverify.report.terminal_colours import print_folded
 
@@ -82,6 +83,8 @@ def judge_here(backends: tuple[str, ...], given: dict[str, Any]) -> int:
     given["backend"] = introduce((*map(partial(with_operation, given), backends), *named), given)
     if not is_worth_a_run(given):
         return NOTHING_JUDGED
+    if given["device"]:
+        refuse_absent(given["device"])
     given["op"] = operations_of_inputs(given)
     status = run_pytest(
         [*ours(given), *to_pytest(given), *click.get_current_context().meta["rest"]]
@@ -104,6 +107,14 @@ def introduce(backends: tuple[str, ...], given: dict[str, Any]) -> list[str]:
     if not given.get("quiet"):
         print_folded([f"{describe_installation()}: {', '.join(sources)}"])
     return sources
+
+
+def refuse_absent(device: str) -> None:
+    """Raise UsageError for a device that is not there, before anything is imported for it."""
+    try:
+        check_device(device)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 NOTHING_JUDGED = 2

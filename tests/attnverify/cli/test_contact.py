@@ -12,7 +12,7 @@ import pytest
 
 from attnverify.bench.measure import roofline
 from attnverify.catalogue.operation import CATALOGUE
-from tests.support.run_attnverify import ROOT, load_backends_here, verify
+from tests.support.run_attnverify import ROOT, in_a_process, load_backends_here, verify
 
 RIGHT = """\
 import numpy as np
@@ -77,6 +77,14 @@ def test_a_report_to_standard_output_is_alone_there() -> None:
     assert done.returncode == 0 and report["tallies"][0]["verdict"] == "passed"
     assert "right.py: right in float32" in done.stderr
     assert {path.name for path in Path().iterdir()} == {"right.py", ".attnverify"}
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_imported() -> None:
+    Path("right.py").write_text(RIGHT)
+    code = "import sys; from attnverify.cli import main; status = main(sys.argv[1:]); "
+    code += "print(status, {'pytest', 'numpy'} & {*sys.modules})"
+    done = in_a_process("run", "right.py", "--device", "cuda:9", start=("-c", code))
+    assert "Error: --device: " in done.output and "\n4 set()\n" in done.output
 
 
 def test_where_nothing_was_judged_standard_output_is_empty() -> None:
