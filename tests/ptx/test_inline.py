@@ -19,6 +19,7 @@ from attnverify.ptx.launchers.sources.inline import (
     in_compilers_words,
     inline_on_machine,
 )
+from attnverify.ptx.launchers.tensors.sides import Sides
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
 from attnverify.ptx.text.two_sides import device_side, host_side
 
@@ -141,6 +142,12 @@ def test_a_finding_names_the_line_in_the_python_file(built: Any) -> None:
 def test_a_type_that_the_launcher_does_not_take_is_refused_by_name(built: Any) -> None:
     with pytest.raises(NotImplementedError, match="expected scalar type Float but found Double"):
         built.reverse(torch.randn(256, dtype=torch.float64))
+
+
+def test_what_a_launcher_makes_goes_with_tensors_of_the_gpu(built: Any) -> None:
+    with Sides():
+        a, b = torch.ones(2, 5, device="cuda")
+        assert torch.equal(built.add(a, b), a + b)
 
 
 def test_a_launch_that_a_gpu_would_not_begin_is_told(built: Any) -> None:

@@ -9,6 +9,7 @@ others may change, rest until those have had their turn: of these blocks, and of
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -227,6 +228,27 @@ class Machine:
                 lane,
             )
         return some
+
+    def in_groups(self, members: Array, do: "Callable[[Machine], object]") -> None:
+        """
+        Do something for a warp, or one after the other for those of its threads that name the same
+        members: groups of a warp may come to one instruction at once.
+        """
+        if members.size == 1:
+            do(self)
+            return
+        before, named = self.mask, self.full(members).reshape(-1, WARP)
+        left = np.ones(named.shape, bool) if before is None else before.reshape(-1, WARP).copy()
+        try:
+            while left.any():
+                first = np.argmax(left, axis=1)[:, None]
+                group = left & (named == np.take_along_axis(named, first, 1))
+                left &= ~group
+                if left.any() or self.mask is not before:
+                    self.mask = group.reshape(-1)
+                do(self)
+        finally:
+            self.mask = before
 
     def whole_members(self, what: str, members: Array) -> Array | None:
         """

@@ -197,7 +197,7 @@ def warp_barrier(form: Form) -> Step:
     members = form.read(0, "u32")
 
     def run(m: "Machine") -> None:
-        m.whole_members("bar.warp.sync", members(m))
+        m.in_groups(members(m), lambda m: m.whole_members("bar.warp.sync", members(m)))
 
     return run
 

@@ -29,6 +29,11 @@ def two(form: Form) -> tuple[Operand, Operand]:
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, Sink())
 
 
+def grouped(members: Step, run: Step) -> Step:
+    """The step, for each set of threads of a warp that name the same members."""
+    return lambda m: m.in_groups(members(m), run)
+
+
 @instruction("shfl")
 def shuffle(form: Form) -> Step:
     """Read a register of another lane; with a segment and a bound packed into one operand."""
@@ -49,7 +54,7 @@ def shuffle(form: Form) -> Step:
         if not isinstance(second, Sink):
             tell(m, inside.reshape(-1))
 
-    return run
+    return grouped(members, run)
 
 
 def source_lanes(mode: str, by: Array, bound: Array) -> tuple[Array, Array]:
@@ -98,7 +103,7 @@ def vote(form: Form) -> Step:
         here = np.ones_like(x) if here is None else here
         put(m, np.repeat(VOTES[mode](x, here), WARP))
 
-    return run
+    return grouped(members, run)
 
 
 def ballot(x: Array, here: Array) -> Array:
@@ -139,14 +144,12 @@ def elect(form: Form) -> Step:
     )
 
     def run(m: "Machine") -> None:
-        m.whole_members("elect.sync", members(m))
-        lowest = np.argmax(
-            rows(m, members(m))[:, :1] >> LANE.astype(np.uint32) & np.uint32(1), axis=1
-        )
+        here = m.whole_members("elect.sync", members(m))
+        lowest = np.zeros(m.lanes // WARP, int) if here is None else np.argmax(here, axis=1)
         put(m, np.repeat(lowest, WARP).astype(np.uint32))
         tell(m, (lowest[:, None] == LANE).reshape(-1))
 
-    return run
+    return grouped(members, run)
 
 
 REDUCTIONS: dict[str, np.ufunc] = {
@@ -177,7 +180,7 @@ def reduce(form: Form) -> Step:
         x = x if here is None else np.where(here, x, neutral)
         put(m, np.repeat(REDUCTIONS[name].reduce(x, axis=1, dtype=kind.dtype), WARP))
 
-    return run
+    return grouped(members, run)
 
 
 @instruction("match")
@@ -204,4 +207,4 @@ def match(form: Form) -> Step:
             (same.astype(np.uint64) << LANE.astype(np.uint64)).sum(2).astype(np.uint32).reshape(-1),
         )
 
-    return run
+    return grouped(members, run)

@@ -138,7 +138,8 @@ def on_gpu(target: int = 90, strict: bool = True, **settings: Any) -> Iterator[L
             inline = import_module(f"{launchers}.sources.inline").inline_on_machine
             stack.enter_context(inline(target, **settings))
             if strict:
-                stack.enter_context(import_module(f"{launchers}.allocations").Allocations())
+                stack.enter_context(import_module(f"{launchers}.tensors.allocations").Allocations())
+                stack.enter_context(import_module(f"{launchers}.tensors.sides").Sides())
         if find_spec("triton") is not None:
             on_machine = import_module(f"{launchers}.triton").on_machine
             stack.enter_context(on_machine(target, views=strict, **settings))

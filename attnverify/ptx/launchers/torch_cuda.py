@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakIdKeyDictionary
+
+from attnverify.ptx.launchers.tensors.allocations import tensors_in
+from attnverify.ptx.launchers.tensors.sides import CURRENT, PINNED, asked_side
 
 __all__ = ["pretended_cuda"]
 
@@ -40,35 +42,63 @@ class OnHost(TorchFunctionMode):
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
-            return True
-        if function == torch.Tensor.device.__get__:
-            return DEVICE
-        if function is torch.Tensor.pin_memory:
-            PINNED[args[0]] = True
-        if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
-            return args[0]
-        if function is torch.Tensor.is_pinned:
-            return args[0] in PINNED
-        if function is torch.Tensor.get_device:
-            return 0
-        if function == torch.Tensor.__cuda_array_interface__.__get__:
-            return interface(args[0])
-        given = {
-            name: HOST if is_device(x) else x
-            for name, x in (kwargs or {}).items()
-            if name != "pin_memory"
-        }
-        if isinstance(given.get("device"), int):
-            given["device"] = HOST
-        made = function(*(HOST if is_device(x) else x for x in args), **given)
-        if (kwargs or {}).get("pin_memory") and isinstance(made, torch.Tensor):
+        given = dict(kwargs or {})
+        if function in (torch.device, torch._C._nn._parse_to):
+            return function(*args, **given)
+        if function in ANSWERS:
+            return ANSWERS[function](args[0])
+        if function in (torch.Tensor.numpy, torch.Tensor.__array__):
+            refuse_numpy(args[0])
+        target = asked_side(function, args, given, is_device)
+        if not target and isinstance(function, torch._ops.OpOverload):
+            target = None  # called by a mode for C++, whose "cuda" is the host
+        made = self.called(function, args, given)
+        known = CURRENT.get()
+        if known is not None and target is not None:
+            made = known.moved(made, list(tensors_in(list(args))), target)
+        if function is torch.Tensor.pin_memory or given.get("pin_memory"):
             PINNED[made] = True
         return made
 
+    def called(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call a function, with the host for a GPU."""
+        if function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        given = {
+            name: HOST if is_device(x) else x for name, x in kwargs.items() if name != "pin_memory"
+        }
+        if isinstance(given.get("device"), int):
+            given["device"] = HOST
+        return function(*(HOST if is_device(x) else x for x in args), **given)
 
-PINNED = WeakIdKeyDictionary()
-"""Tensors that were asked for, or made to be, in memory that stays where it is."""
+
+def is_of_gpu(x: torch.Tensor) -> bool:
+    """Whether a tensor lies on the GPU, as far as anybody said."""
+    known = CURRENT.get()
+    return known is None or known.is_on_gpu(x) is not False
+
+
+def refuse_numpy(x: torch.Tensor) -> None:
+    """NumPy has no arrays on a GPU."""
+    known = CURRENT.get()
+    if known is not None and known.is_on_gpu(x):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+
+def from_numpy(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return ``torch.from_numpy``, which no mode sees: its tensors lie on the host."""
+
+    @wraps(make)
+    def made(x: Any) -> torch.Tensor:
+        y, known = make(x), CURRENT.get()
+        if known is not None:
+            known.put(y, False)
+        return y
+
+    return made
 
 
 def interface(x: torch.Tensor) -> dict[str, Any]:
@@ -79,6 +109,16 @@ def interface(x: torch.Tensor) -> dict[str, Any]:
     strides = None if x.is_contiguous() else tuple(n * x.element_size() for n in x.stride())
     return {**{name: told[name] for name in ("typestr", "shape")}, "strides": strides,
             "data": (x.data_ptr(), False), "version": 2}  # fmt: skip
+
+
+ANSWERS: dict[Any, Callable[[torch.Tensor], Any]] = {
+    torch.Tensor.is_cuda.__get__: is_of_gpu,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: lambda x: DEVICE if is_of_gpu(x) else HOST,
+    torch.Tensor.is_pinned: lambda x: x in PINNED,
+    torch.Tensor.get_device: lambda x: 0 if is_of_gpu(x) else -1,
+    torch.Tensor.__cuda_array_interface__.__get__: interface,
+}
+"""What tensors say of themselves."""
 
 
 class Generator(torch.Generator):
@@ -241,6 +281,7 @@ def pretended_cuda(target: int = 90) -> Iterator[None]:
         cast = torch.amp.autocast_mode.autocast
         instead += [
             (torch, "Generator", Generator),
+            (torch, "from_numpy", from_numpy(torch.from_numpy)),
             (cast, "__init__", autocast_on_host(cast.__init__)),
         ]
         backward = torch.autograd.function.BackwardCFunction

@@ -31,9 +31,10 @@ from triton.runtime.cache import get_cache_manager
 
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kernel import Kernel, Module, load
-from attnverify.ptx.launchers.allocations import extent_of
 from attnverify.ptx.launchers.arrays import HostArrays
 from attnverify.ptx.launchers.autotune import Policy, check_policy, tuned
+from attnverify.ptx.launchers.tensors.allocations import extent_of
+from attnverify.ptx.launchers.tensors.sides import is_on_host
 from attnverify.ptx.storage.bulk import maps
 
 __all__ = ["Driver", "Launch", "on_machine"]
@@ -187,6 +188,10 @@ class Launcher:
             for value, kind, name in pairs
             if kind.startswith("*")
         ]
+        for at, (value, _) in enumerate(pointers):
+            if is_on_host(value):
+                told = f"Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
+                raise ValueError(told)
         for start, size, name in stretches(pointers, driver.views):
             arrays.place(start, size, name)
         given = [as_parameter(value, kind, arrays) for value, kind, _ in pairs]

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from attnverify import ptx
-from attnverify.ptx.launchers.allocations import Allocations
+from attnverify.ptx.launchers.tensors.allocations import Allocations
 from attnverify.ptx.launchers.torch_cuda import pretended_cuda
 from attnverify.ptx.launchers.triton import on_machine
 

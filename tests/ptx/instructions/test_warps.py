@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
+from attnverify.ptx.launchers.nvrtc import compile_source
 from tests.ptx.small import apply, kernel, numbers_of
 
 LANES = list(range(32))
@@ -342,3 +343,47 @@ def test_clocks_go_forward() -> None:
         *(("b32", [1]), ("b32", [1]), ("b64", [0]), ("b64", [0])),
     )
     assert int(found[1][0]) > 0
+
+
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void k(const int *label, const int *x, int *most, int *sum, unsigned *who) {
+  int i = threadIdx.x;
+  unsigned same = __match_any_sync(0xffffffff, label[i]);
+  who[i] = __ballot_sync(same, x[i] > 3);
+  sum[i] = __reduce_add_sync(same, x[i]) + __shfl_sync(same, x[i], __ffs(same) - 1);
+  auto group = cg::labeled_partition(cg::coalesced_threads(), label[i]);
+  most[i] = cg::reduce(group, x[i], cg::greater<int>());
+}"""
+
+
+def test_groups_of_a_warp_come_to_one_instruction_with_masks_of_their_own() -> None:
+    """cuda-samples' calculateMaxInEachBuckets: each thread names those of its own label."""
+    random = np.random.default_rng(0)
+    label, x = (random.integers(0, most, 64).astype(np.int32) for most in (5, 9))
+    most, sums, who = np.zeros(64, np.int32), np.zeros(64, np.int32), np.zeros(64, np.uint32)
+    compile_source(GROUPS, ("-std=c++17",))["k"].launch(1, 64, [label, x, most, sums, who])
+    for lane in range(64):
+        base = lane // 32 * 32
+        group = base + np.flatnonzero(label[base : base + 32] == label[lane])
+        assert most[lane] == x[group].max()
+        assert sums[lane] == x[group].sum() + x[group[0]]
+        assert who[lane] == sum(1 << int(each - base) for each in group if x[each] > 3)
+
+
+def test_a_group_that_names_a_thread_of_another_is_told() -> None:
+    text = """.reg .b32 %t, %m, %r; .reg .pred %p; mov.u32 %t, %tid.x; setp.lt.u32 %p, %t, 16;
+    selp.b32 %m, 0x1FFFF, 0xFFFF0000, %p; redux.sync.add.s32 %r, %t, %m;"""
+    with pytest.raises(ptx.Finding, match="names other threads of the warp than are here: 0x1ffff"):
+        kernel(text).launch(1, 32, [])
+
+
+def test_groups_elect_and_wait_each_for_themselves() -> None:
+    text = """.reg .b32 %t, %m, %r, %e; .reg .b64 %o; .reg .pred %p, %q; mov.u32 %t, %tid.x;
+    ld.param.u64 %o, [o]; setp.lt.u32 %p, %t, 16; selp.b32 %m, 0xFFFF, 0xFFFF0000, %p;
+    bar.warp.sync %m; elect.sync %r|%q, %m; mad.wide.u32 %o, %t, 4, %o; st.global.u32 [%o], %r;"""
+    out = np.zeros(32, np.uint32)
+    kernel(text, [".u64 o"]).launch(1, 32, [out])
+    assert out.tolist() == [0] * 16 + [16] * 16

@@ -1,0 +1,1 @@
+"""What is known of PyTorch's tensors: which bytes were written, and where they lie."""
