@@ -101,6 +101,10 @@ TABLE_SHIFTED = "the {name} of pairs read at other places of their table"
 TABLE_SHIFTED_BY = "{moved}: {shifts}; the {other} are right"
 PAIRS_ON = "{by:+} where {pairs} pairs turn"
 
+# which heads are read
+HEADS_READ = "query heads read other heads of keys and values{rule}"
+HEADS_SHOWN = "{name}: {read} where {wanted} are shared (H={H}, G={G})"
+
 # what isolating inputs show
 
 FIRST_STAGE = "{stage}: wrong {words}{right}"

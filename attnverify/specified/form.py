@@ -1,7 +1,7 @@
 """What a specification may be written as: a function of NumPy, of PyTorch, a problem's model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, get_args
 
@@ -13,8 +13,16 @@ from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.derived import derive
 from attnverify.derived.tracing.array import DECISIONS
 from attnverify.derived.tracing.run import trace
+from attnverify.inputs.recipe import Recipe
 from attnverify.precision import FORMATS, PRESETS
-from attnverify.specified.reading import Argument, hints_of, place_of, read_arguments
+from attnverify.specified.drawing import expand_arguments, fixed_sizes
+from attnverify.specified.reading import (
+    Argument,
+    as_results,
+    hints_of,
+    place_of,
+    read_arguments,
+)
 
 InNumpy = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -46,10 +54,32 @@ class Form:
 
 def form_of(function: Callable[..., Any]) -> Form:
     """Read a function with annotated axes. Raises ValueError that names what it lacks."""
-    arguments = read_arguments(function)
-    if not takes_tensors(function):
-        return Form(function.__name__, function, arguments, lambda given: given)
-    return Form(function.__name__, function, arguments, followed, itself=function)
+    arguments, name = read_arguments(function), function.__name__
+    if takes_tensors(function):
+        form = Form(name, function, arguments, followed, itself=function)
+    else:
+        form = Form(name, function, arguments, lambda given: given)
+    return replace(form, arguments=tuple(_with_taken(form, one) for one in arguments))
+
+
+def _with_taken(form: Form, argument: Argument) -> Argument:
+    """Return a number with those of its guessed choices that the specification answers."""
+    usual, *others = argument.choices if argument.guessed else (None,)
+    taken = [value for value in others if _answers(form, {argument.name: value})]
+    return replace(argument, choices=(usual, *taken)) if others else argument
+
+
+def _answers(form: Form, options: dict[str, Any]) -> bool:
+    """Tell whether a specification gives finite numbers, of the usual sizes, with these options."""
+    sizes = next(fixed_sizes(sorted({x for one in form.arguments for x in one.letters})))
+    recipe = Recipe(form.name, sizes, {"family": "normal", "seed": 7}, options=options)
+    inputs = expand_arguments(form.arguments, recipe, np.random.default_rng(7))
+    try:
+        with np.errstate(all="ignore"):
+            found = leaves(as_results(form.in_numpy(form.function)(**inputs)))
+    except Exception:
+        return False
+    return all(np.isfinite(x).all() for x in found if x is not None)
 
 
 def takes_tensors(function: Callable[..., Any]) -> bool:

@@ -39,8 +39,26 @@ OF_MASKS: dict[str, Read] = {
     "inverted": lambda x: ~x,
     "left out (all true)": lambda x: x | True,
 }
+OF_COUNTS: dict[str, Read] = {"minus 1": lambda x: x - 1, "plus 1": lambda x: x + 1}
+OF_NUMBERS: dict[str, Read] = {
+    "left out (0)": lambda x: 0.0,
+    "halved": lambda x: x / 2,
+    "doubled": lambda x: 2 * x,
+}
 AT_THE_END = {"times": np.multiply, "divided by": np.divide, "plus": np.add, "minus": np.subtract}
 """What may be done with a small argument once more, with the output."""
+SIDES: dict[str, Read] = {
+    "below 0": lambda x: x < 0,
+    "at most 0": lambda x: x <= 0,
+    "at least 0": lambda x: x >= 0,
+    "above 0": lambda x: x > 0,
+}
+BRANCHES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
+    "0": lambda y, x: 0 * y,
+    "itself": lambda y, x: x,
+    "another sign": lambda y, x: -y,
+}
+"""What a kernel may give on one side of an argument that it branches on."""
 KINDS = {"float": OF_FLOATS, "int": OF_INTEGERS, "bool": OF_MASKS}
 
 SMALL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 1e-2)
@@ -67,6 +85,8 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
         yield f"`{name}` {words}", _answer(operation, name, read)
     for words, function in AT_THE_END.items() if len(argument.axes) < 2 else ():
         yield f"the output {words} `{name}`", _answer_and(operation, name, function)
+    if argument.kind == "float":
+        yield from _of_branches(operation, name)
     for axis, (factor, letter) in enumerate(argument.axes):
         moved, first = partial(np.roll, shift=1, axis=axis), partial(first_alone, axis=axis)
         yield f"`{name}` moved by one along {letter}", _answer(operation, name, moved)
@@ -79,16 +99,46 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
             yield f"{words} in `{name}` and in the output", _answer(operation, name, read, back)
 
 
+def _of_branches(operation: "SpecifiedOperation", name: str) -> Iterator[Told]:
+    """List what is given on one side of 0 of an argument; its gradient arrives as it is."""
+    arriving = "d_output" if operation.is_gradient and operation.floats == (name,) else name
+    for side, here in SIDES.items():
+        for words, other in BRANCHES.items():
+            function = partial(_on_one_side, here=here, other=other)
+            yield f"{words} where `{name}` is {side}", _of_two(operation, name, arriving, function)
+
+
+def _of_two(
+    operation: "SpecifiedOperation", name: str, arriving: str, function: Callable[..., Any]
+) -> Callable[[dict[str, Any]], Any]:
+    def answer(inputs: dict[str, Any]) -> Any:
+        x, itself = inputs[name], inputs.get(arriving, inputs[name])
+        return map_leaves(lambda y: function(y, x, itself), operation.evaluate(inputs))
+
+    return answer
+
+
+def _on_one_side(
+    y: ndarray, x: ndarray, itself: ndarray, here: Read, other: Callable[..., ndarray]
+) -> ndarray:
+    """Return another output on one side of 0 of an argument, where they have one shape."""
+    return np.where(here(x), other(y, itself), y) if y.shape == x.shape == itself.shape else y
+
+
 def _of_number(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Told]:
-    if isinstance(argument.choices[0], bool):
+    """List other numbers in its place: of one that has several choices, what becomes of each."""
+    usual, *others = argument.choices
+    if others:
+        read = partial(_another, other=usual)
+        yield f"`{argument.name}` always as {usual}", _answer(operation, argument.name, read)
+    if isinstance(usual, bool):
         return
-    usual = argument.choices[0]
-    others = (usual - 1, usual + 1) if isinstance(usual, int) else (0.0, usual / 2, 2 * usual)
-    if isinstance(usual, float) and 0 < usual < 0.1:
-        others = (*others, *SMALL)
-    for other in dict.fromkeys(others):
-        words = f"`{argument.name}` as {other:g}"
-        yield words, _answer(operation, argument.name, partial(_another, other=other))
+    for words, read in (OF_COUNTS if isinstance(usual, int) else OF_NUMBERS).items():
+        shown = words if others else f"as {read(usual):g}"
+        yield f"`{argument.name}` {shown}", _answer(operation, argument.name, read)
+    for other in SMALL if isinstance(usual, float) and 0 < usual < 0.1 else ():
+        read = partial(_another, other=other)
+        yield f"`{argument.name}` as {other:g}", _answer(operation, argument.name, read)
 
 
 def _another(value: Any, other: Any) -> Any:

@@ -7,8 +7,8 @@ Reading a specification: what its annotations say of each argument.
     target: Annotated[Int[ndarray, "N"], "V", -100]  indices below the size V, and -100 among them
     w: Annotated[Int[ndarray, "F"], range(-8, 8)]    integers of a range; Int8 without one: all
     gate: Annotated[Float[ndarray, "N"], (0, 1)]     numbers between two ends
-    eps: float = 1e-6                                a number that is always the default
     window: Annotated[int, (1, 4)] = 4               one of several; Choices(1, 4) as well
+    eps: float = 1e-6                                the default, and a guess beside it (1e-3)
 """
 
 import inspect
@@ -32,7 +32,7 @@ class Argument:
     """
     One argument. Of an array: the letters of its axes with their factors, and its kind: "float",
     "bool", "int" or "offsets" (one more than its axis has, up to the size ``below``); of a number:
-    its choices.
+    its choices, the usual one first, which may be ``guessed``.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Argument:
     extra: tuple[int, ...] = ()
     least: int = 0
     most: int = 0
+    guessed: bool = False
 
     def shape(self, sizes: dict[str, int]) -> tuple[int, ...]:
         more = int(self.kind == "offsets")
@@ -82,14 +83,33 @@ def _read(parameter: inspect.Parameter, annotation: Any, function: Any) -> Argum
     if hasattr(base, "dim_str"):
         return _read_array(name, base, domain, where)
     choices = next((values_of(d) for d in domain if isinstance(d, (tuple, Choices))), ())
-    if parameter.default is not parameter.empty:
-        choices = tuple(dict.fromkeys((parameter.default, *choices)))
+    default, guessed = parameter.default, not choices
+    if default is not parameter.empty:
+        choices = tuple(dict.fromkeys((default, *(choices or guessed_beside(default)))))
     if not choices:
         raise ValueError(
             f'{where}: {name}: wanted axes, as {name}: Float[ndarray, "B N"], or a default, got '
             "neither"
         )
-    return Argument(name, "number", choices=choices)
+    return Argument(name, "number", choices=choices, guessed=guessed)
+
+
+TINY = 1e-3
+"""Numbers up to this are added so that nothing is divided by 0: half of one shows nothing."""
+
+
+def guessed_beside(default: Any) -> tuple[Any, ...]:
+    """
+    Guess what else a number may be of which only the default is known: a flag the other way, a
+    count one more, a number half of it, none beside what may stand for an axis or a missing index.
+    """
+    if isinstance(default, bool):
+        return (not default,)
+    if isinstance(default, int):
+        return (default + 1,) if default > 0 else ()
+    if not isinstance(default, float):
+        return ()
+    return (1000 * default if 0 < default <= TINY else default / 2 or 0.5,)
 
 
 def values_of(domain: Any) -> tuple[Any, ...]:

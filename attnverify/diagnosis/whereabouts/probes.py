@@ -18,6 +18,7 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.whereabouts.heads import describe_heads
 from attnverify.diagnosis.whereabouts.isolating import first_wrong_stage
 from attnverify.diagnosis.whereabouts.outputs import (
     describe_wrong_outputs,
@@ -37,11 +38,20 @@ MOST_CALLS = 12
 """As many calls at most show the weights of a recipe: one for each E of its keys."""
 
 
+SOLVED = {
+    "rotary_embedding": describe_turns,
+    "grouped_attention": describe_heads,
+    "packed_attention": describe_heads,
+}
+"""What is solved from the answers of an operation, without another call."""
+
+
 def localize(
     implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
 ) -> Cause | None:
     """What probes of the failing recipes say."""
-    if implementation.operation.name == "rotary_embedding" and (cause := describe_turns(observed)):
+    solve = SOLVED.get(implementation.operation.name)
+    if solve and (cause := solve(observed)):
         return cause
     for o in most_telling(observed):
         stage = first_wrong_stage(implementation, o, budget)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.outside import Outside
 from attnverify.inputs.fixed_cases import FAR, fixed_recipe
 from attnverify.inputs.masks import draw_visible
 from attnverify.inputs.real.required_options import (
@@ -66,7 +67,8 @@ def required_cases(operation: str) -> tuple[Recipe, ...]:
     """List the small cases that show each required kind, where the operation has it."""
     op = CATALOGUE[operation]
     if op.outside is not None:
-        return ()
+        fixed = (Recipe(operation, **parts) for parts in op.outside.fixed())
+        return tuple(recipe for recipe in fixed if [*kinds_of(recipe)])
     return tuple(
         dict.fromkeys((*_under_masks(op), *_of_parts(op), *_of_tiles(op), *option_cases(op)))
     )
@@ -150,6 +152,9 @@ def _tells_apart(mask: dict[str, Any], axes: str, recipe: Recipe) -> bool:
 def kinds_of(recipe: Recipe) -> Iterator[str]:
     """Name the kinds that a required case is of."""
     op, sizes = CATALOGUE[recipe.operation], recipe.sizes
+    if op.outside is not None:
+        yield from _of_numbers(op.outside, recipe)
+        return
     parts = [part for part in (recipe.mask, recipe.padding) if part]
     longer = op.traits.causal and sizes.get("N", 0) > sizes.get("M", 0)
     hiding = [part for part in parts if part.get("form", "bool") in HIDING]
@@ -167,6 +172,14 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
         yield WHOLE
     if recipe.values["family"] in FAR and recipe.mask and sizes.get("M", 0) >= TILED["M"]:
         yield from (FAR_ROW for pattern in BLOCKS if recipe.mask["pattern"] == pattern)
+
+
+def _of_numbers(outside: Outside, recipe: Recipe) -> Iterator[str]:
+    """Name the numbers that are another than usual."""
+    usual = next(iter(outside.fixed()))["options"]
+    for name, value in recipe.options.items():
+        if value != usual[name]:
+            yield f"{name} other than {usual[name]!r}"
 
 
 def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:

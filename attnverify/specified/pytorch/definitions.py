@@ -190,7 +190,7 @@ class Definition:
         dtype = self.dtype_of(spec)
         if spec["shape"] is None:
             choices = SEVERAL if dtype in FLOATS else COUNTS
-            return Argument(name, "number", choices=(1e-5,) if "eps" in name else choices)
+            return Argument(name, "number", choices=(1e-5, 1e-2) if "eps" in name else choices)
         axes = self.axes(spec["shape"])
         if name in self.offsets:
             return Argument(name, "offsets", axes, below=self.letters[self.offsets[name]])

@@ -122,6 +122,21 @@ TEXTS: dict[str, Filled] = {
         "96 pairs turn; the cosines are right",
     ),
     "PAIRS_ON": ({"by": 8, "pairs": 24}, "+8 where 24 pairs turn"),
+    "HEADS_READ": (
+        {"rule": " (h % G)"},
+        "query heads read other heads of keys and values (h % G)",
+    ),
+    "HEADS_SHOWN": (
+        {
+            "name": "query heads read other heads of keys and values (h % G)",
+            "read": "0 1 0 1",
+            "wanted": "0 0 1 1",
+            "H": 4,
+            "G": 2,
+        },
+        "query heads read other heads of keys and values (h % G): 0 1 0 1 where 0 0 1 1 are shared "
+        "(H=4, G=2)",
+    ),
     "HAS_FACTOR": ({"what": "the scale is", "factor": "0.36% low"}, "the scale is 0.36% low"),
     "CONSTANT_SCALE": (
         {"scale": 0.5},

@@ -75,6 +75,14 @@ def heads_in_tiles(query: Any, key: Any, value: Any, **others: Any) -> Any:
     return CATALOGUE["grouped_attention"].reference(query, key, value, **others)
 
 
+def heads_by_groups(query: Any, key: Any, value: Any, **others: Any) -> Any:
+    """Head h of the queries reads head h // G, of which the last is the last."""
+    H, G = query.shape[1], key.shape[1]
+    read = np.minimum(np.arange(H) // G, G - 1)
+    key, value = (x[:, read] for x in (key, value))
+    return CATALOGUE["grouped_attention"].reference(query, key, value, **others)
+
+
 def merged_by_maximum(outputs: ndarray, lses: ndarray) -> Any:
     top = lses.max(0)
     seen = np.where(np.isneginf(top), 0, top)
@@ -172,6 +180,9 @@ SIBLINGS: dict[str, Said] = {
         SDPA, lambda **g: attend(**g, softmax=lambda s: softmax(s) ** 2), "weights", HEAD),
     "heads in tiles": (
         "grouped_attention", heads_in_tiles, r"head", PLACE),
+    "heads by the number of groups": (
+        "grouped_attention", heads_by_groups,
+        r"query heads read other heads of keys and values \(h // G\)", PLACE),
     "a lse that is the maximum": (
         "merge_attention", merged_by_maximum, r"largest lse|lse.*maximum", "no maximum"),
     "parts averaged": (

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
+from torch.nn.functional import softplus
 
 import attnverify as av
 from attnverify.backends.loader import load
@@ -182,6 +184,61 @@ def test_a_wrong_function_is_told_by_a_specification() -> None:
 
     with pytest.raises(av.CheckFailed, match=r"`x \* gain` as `x \+ gain`"):
         av.check(own, spec=scaled)
+
+
+def test_a_number_of_which_only_the_default_is_known_is_varied() -> None:
+    def sloped(x: Float[ndarray, "N F"], alpha: float = 1.0) -> ndarray:
+        return np.where(x > 0, x, alpha * x)
+
+    with pytest.raises(av.CheckFailed, match="`alpha` always as 1.0"):
+        av.check(lambda x, alpha=1.0: x, spec=sloped)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda x: torch.where(x > 0, softplus(x), x), "itself where `x` is at most 0"),
+        (lambda x: torch.where(x > 0, 0, softplus(x)), "0 where `x` is above 0"),
+    ],
+)
+def test_a_branch_that_gives_something_else_is_told(wrong, words: str) -> None:
+    def softened(x: Float[ndarray, "N F"]) -> ndarray:
+        return np.where(x > 30, x, np.log1p(np.exp(np.minimum(x, 30))))
+
+    with pytest.raises(av.CheckFailed) as failure:
+        av.check(wrong, spec=softened)
+    assert str(failure.value).count(words) == 2, "of the values and of the gradients"
+
+
+def test_what_a_number_may_be_is_guessed_and_tried() -> None:
+    def several(
+        x: Float[ndarray, "N F"],
+        eps: float = 1e-6,
+        half: bool = False,
+        times: int = 2,
+        axis: int = -1,
+        power: float = 1.0,
+        parts: int = 1,
+    ) -> ndarray:
+        if parts > 1:
+            raise ValueError("parts")
+        return (x[..., :: 1 + half] * times) ** power / (np.sum(x * x, axis, keepdims=True) + eps)
+
+    choices = {one.name: one.choices for one in register(several).described}
+    assert choices["eps"] == (1e-6, 1e-3)
+    assert choices["half"] == (False, True)
+    assert choices["times"] == (2, 3)
+    assert choices["axis"] == (-1,), "of an axis nothing is guessed"
+    assert choices["power"] == (1.0,), "roots of numbers below 0 are no answer"
+    assert choices["parts"] == (1,), "the specification refuses it"
+
+
+def test_that_a_number_was_never_another_is_told(folder: Path) -> None:
+    (folder / "fixed.py").write_text(
+        KERNEL.format(how="mean").replace(", eps=1e-6", "").replace("+ eps", "+ 1e-6")
+    )
+    printed = verify("fixed.py", "--spec", "my_spec.py", "--profile", "quick").output
+    assert "no eps other than 1e-06 was judged of rms_norm: it takes no eps" in printed
 
 
 def test_another_specification_of_the_same_name_takes_its_place() -> None:
