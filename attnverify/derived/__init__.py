@@ -25,7 +25,7 @@ from numpy import ndarray
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.enclosure import enclose, output_errors
-from attnverify.derived.gradient import gradient
+from attnverify.derived.gradient import Collect, added, gradient
 from attnverify.derived.graph import Graph
 from attnverify.derived.tracing.array import Traced
 from attnverify.derived.tracing.node import Node, NotUnderstood
@@ -95,6 +95,7 @@ def derive_gradient(
     d_outputs: Sequence[ndarray],
     wanted: Sequence[str],
     cut: bool = False,
+    collect: Collect = added,
 ) -> Derived:
     """
     Trace the gradients of sum(output * d_output) by these arguments, one for each array in them;
@@ -103,7 +104,7 @@ def derive_gradient(
     found = trace(specification, inputs)
     arrays = [x for name in wanted for x in leaves(found.inputs[name]) if isinstance(x, Traced)]
     pairs = list(zip(found.nodes, d_outputs, strict=True))
-    parts = gradient(pairs, [x.node for x in arrays])
+    parts = gradient(pairs, [x.node for x in arrays], collect)
     given = [
         part.node if part is not None else Node("leaf", "zero", [], np.zeros(x.shape))
         for part, x in zip(parts, arrays, strict=True)

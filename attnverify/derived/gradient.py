@@ -6,6 +6,7 @@ its adjoint is what rounding left of a zero, and would stand for paths that no k
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,37 @@ from attnverify.derived.tracing.node import COLLECTED, Node, refuse
 from attnverify.derived.tracing.sums import einsum
 
 
-def gradient(outputs: list[tuple[Node, ndarray]], inputs: list[Node]) -> list[Traced | None]:
+@dataclass(frozen=True)
+class Given:
+    """
+    What a node gives back to one of its inputs, which was given so much ``before`` it: the adjoint
+    of the node itself, d, and the ``part`` of the input; the ``number`` counts the parts of a pass.
+    """
+
+    number: int
+    through: Node
+    to: Node
+    d: Traced
+    part: Traced
+    before: Traced | None
+
+
+def added(given: Given) -> Traced:
+    return given.part if given.before is None else given.before + given.part
+
+
+Collect = Callable[[Given], Traced]
+
+
+def gradient(
+    outputs: list[tuple[Node, ndarray]], inputs: list[Node], collect: Collect = added
+) -> list[Traced | None]:
     """
     Compute the gradients of sum(output * d_output) over all outputs by each of the inputs; None
-    where none of them depends on it.
+    where none of them depends on it. Parts are added up, or whatever else is asked for.
     """
     graph = Graph([node for node, _ in outputs])
-    back = _Backward(graph, set(inputs))
+    back = _Backward(graph, set(inputs), collect)
     for node, d_output in outputs:
         back.give(node, Traced(Node("leaf", "d_output", [], d_output)))
     for node in reversed(graph.main):
@@ -36,8 +61,9 @@ def gradient(outputs: list[tuple[Node, ndarray]], inputs: list[Node]) -> list[Tr
 
 
 class _Backward:
-    def __init__(self, graph: Graph, wanted: set[Node]) -> None:
+    def __init__(self, graph: Graph, wanted: set[Node], collect: Collect) -> None:
         self.graph, self.found = graph, dict[Node, Traced]()
+        self.collect, self.count, self.through = collect, 0, graph.outputs[0]
         self.needed = set(wanted)
         for node in graph.main:
             if any(each in self.needed for each in node.inputs):
@@ -48,12 +74,15 @@ class _Backward:
         """Add to the adjoint of a node; the sizes of what is added are kept beside it."""
         if node not in self.needed:
             return
-        part = _unbroadcast(part, node.shape)
+        part = without_lead(part, node.shape)
         self.mass[node] = self.mass.get(node, 0.0) + np.abs(part.node.value)
-        self.found[node] = self.found[node] + part if node in self.found else part
+        d, before = self.found.get(self.through, part), self.found.get(node)
+        given = Given(self.count, self.through, node, d, part, before)
+        self.found[node] = self.collect(given)
+        self.count += 1
 
     def visit(self, node: Node) -> None:
-        d = self.found[node]
+        self.through, d = node, self.found[node]
         if self._is_phantom(node, d):
             return
         if node in self.graph.rows:
@@ -106,7 +135,7 @@ class _Backward:
                 start += each.value.size
         else:
             for each in node.inputs:
-                self._give_rest(each, total, _unbroadcast(d, each.shape))
+                self._give_rest(each, total, without_lead(d, each.shape))
 
     def elementwise(self, node: Node, d: Traced) -> None:
         ins = [Traced(each) for each in node.inputs]
@@ -168,7 +197,8 @@ def _spread_einsum(spec: str, x: Traced, y: Traced, shape: tuple[int, ...]) -> T
     return move(lambda i: np.broadcast_to(i.reshape(lead), shape), [found])
 
 
-def _unbroadcast(g: Traced, shape: tuple[int, ...]) -> Traced:
+def without_lead(g: Traced, shape: tuple[int, ...]) -> Traced:
+    """Sum over what a broadcast added."""
     lead = g.ndim - len(shape)
     grown = (i + lead for i, n in enumerate(shape) if n == 1 and g.shape[i + lead] != 1)
     axes = (*range(lead), *grown)

@@ -131,11 +131,11 @@ def _of_number(operation: "SpecifiedOperation", argument: Argument) -> Iterator[
     if others:
         read = partial(_another, other=usual)
         yield f"`{argument.name}` always as {usual}", _answer(operation, argument.name, read)
-    if isinstance(usual, bool):
+    if isinstance(usual, bool) or not isinstance(usual, int | float):
         return
-    for words, read in (OF_COUNTS if isinstance(usual, int) else OF_NUMBERS).items():
-        shown = words if others else f"as {read(usual):g}"
-        yield f"`{argument.name}` {shown}", _answer(operation, argument.name, read)
+    for words, change in (OF_COUNTS if isinstance(usual, int) else OF_NUMBERS).items():
+        shown = words if others else f"as {change(usual):g}"
+        yield f"`{argument.name}` {shown}", _answer(operation, argument.name, change)
     for other in SMALL if isinstance(usual, float) and 0 < usual < 0.1 else ():
         read = partial(_another, other=other)
         yield f"`{argument.name}` as {other:g}", _answer(operation, argument.name, read)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnverify.catalogue.outside import Mutant
+from attnverify.specified.changed_gradients import changed_gradients
 from attnverify.specified.changed_steps import changed_steps
 from attnverify.specified.misread import misread
 from attnverify.specified.stand_ins import STAND_INS, WORDS
@@ -70,6 +71,7 @@ def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
             1 + isinstance(new, ast.Name | ast.Constant),
         )
     yield from misread(operation)
+    yield from changed_gradients(operation)
     if operation.form.itself is not None:  # what a line of PyTorch calls, it does not spell
         yield from changed_steps(operation)
 

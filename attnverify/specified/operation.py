@@ -14,6 +14,8 @@ from attnverify.catalogue.outside import Inputs, Mutant, Number
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, DTYPES, Traits
 from attnverify.derived import Derived, derive, derive_gradient
+from attnverify.derived.gradient import Collect
+from attnverify.derived.gradient import added as added_up
 from attnverify.derived.legal import climb
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import Precision
@@ -234,11 +236,13 @@ class SpecifiedOperation(Operation):
 
     def derived(self, inputs: Inputs) -> Derived:
         """Trace it on some inputs; of a gradient, the gradient's graph."""
-        if not self.is_gradient:
-            return derive(self.run, inputs)
+        return self.collected(inputs) if self.is_gradient else derive(self.run, inputs)
+
+    def collected(self, inputs: Inputs, collect: Collect = added_up) -> Derived:
+        """Trace a gradient, of which what arrives at a node is added up, or collected otherwise."""
         arriving = [x for name, x in inputs.items() if name.startswith("d_output")]
         rest = {name: x for name, x in inputs.items() if not name.startswith("d_output")}
-        return derive_gradient(self.run, rest, arriving, self.floats)
+        return derive_gradient(self.run, rest, arriving, self.floats, collect=collect)
 
     def bound(self, precision: tuple[Precision, ...], **inputs: Any) -> Any:
         """Bound its errors, as the functions of :mod:`attnverify.bounds` do."""

@@ -179,7 +179,7 @@ def _of_numbers(outside: Outside, recipe: Recipe) -> Iterator[str]:
     usual = next(iter(outside.fixed()))["options"]
     for name, value in recipe.options.items():
         if value != usual[name]:
-            yield f"{name} other than {usual[name]!r}"
+            yield f"{name}={value}"
 
 
 def stand_ins(recipe: Recipe, fitted: Recipe, judged: Iterable[Recipe]) -> Iterator[Recipe]:

@@ -190,7 +190,7 @@ def test_a_number_of_which_only_the_default_is_known_is_varied() -> None:
     def sloped(x: Float[ndarray, "N F"], alpha: float = 1.0) -> ndarray:
         return np.where(x > 0, x, alpha * x)
 
-    with pytest.raises(av.CheckFailed, match="`alpha` always as 1.0"):
+    with pytest.raises(av.CheckFailed, match=r"`alpha` always as 1\.0"):
         av.check(lambda x, alpha=1.0: x, spec=sloped)
 
 
@@ -208,6 +208,64 @@ def test_a_branch_that_gives_something_else_is_told(wrong, words: str) -> None:
     with pytest.raises(av.CheckFailed) as failure:
         av.check(wrong, spec=softened)
     assert str(failure.value).count(words) == 2, "of the values and of the gradients"
+
+
+def soft_loss(x: Float[ndarray, "N V"], target: Float[ndarray, "N V"]) -> ndarray:
+    lse = np.log(np.sum(np.exp(x), -1))
+    total = np.sum(target, -1)
+    return lse * total - np.sum(x * target, -1)
+
+
+class SoftLoss(torch.autograd.Function):
+    """Its backward takes the targets to sum to 1."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        ctx.save_for_backward(x, target)
+        return torch.logsumexp(x, -1) * target.sum(-1) - (x * target).sum(-1)
+
+    @staticmethod
+    def backward(ctx, d):
+        x, target = ctx.saved_tensors
+        weights, lse = torch.softmax(x, -1), torch.logsumexp(x, -1, keepdim=True)
+        return d[:, None] * (weights - target), d[:, None] * (lse - x)
+
+
+def neighbours(x: Float[ndarray, "B L"], w: Float[ndarray, "3"]) -> ndarray:
+    wide = np.pad(x, ((0, 0), (1, 1)))
+    return wide[:, :-2] * w[0] + wide[:, 1:-1] * w[1] + wide[:, 2:] * w[2]
+
+
+class Neighbours(torch.autograd.Function):
+    """What comes back to a place from three is stored three times, and not added."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        wide = torch.nn.functional.pad(x, (1, 1))
+        return wide[:, :-2] * w[0] + wide[:, 1:-1] * w[1] + wide[:, 2:] * w[2]
+
+    @staticmethod
+    def backward(ctx, d):
+        x, w = ctx.saved_tensors
+        wide, L = torch.nn.functional.pad(x, (1, 1)), x.shape[1]
+        d_wide = torch.zeros_like(wide)
+        for k in range(3):
+            d_wide[:, k : k + L] = d * w[k]
+        d_w = torch.stack([(wide[:, k : k + L] * d).sum() for k in range(3)])
+        return d_wide[:, 1:-1], d_w
+
+
+@pytest.mark.parametrize(
+    ("spec", "kernel", "words"),
+    [
+        (soft_loss, lambda x, target: SoftLoss.apply(x, target), "lse \\* total - .* its factor"),
+        (neighbours, lambda x, w: Neighbours.apply(x, w), "to one place the last part alone"),
+    ],
+)
+def test_a_backward_by_hand_is_told_by_what_it_loses(spec, kernel, words: str) -> None:
+    with pytest.raises(av.CheckFailed, match=words):
+        av.check(kernel, spec=spec, arrays="torch")
 
 
 def test_what_a_number_may_be_is_guessed_and_tried() -> None:
@@ -237,8 +295,8 @@ def test_that_a_number_was_never_another_is_told(folder: Path) -> None:
     (folder / "fixed.py").write_text(
         KERNEL.format(how="mean").replace(", eps=1e-6", "").replace("+ eps", "+ 1e-6")
     )
-    printed = verify("fixed.py", "--spec", "my_spec.py", "--profile", "quick").output
-    assert "no eps other than 1e-06 was judged of rms_norm: it takes no eps" in printed
+    printed = verify("run", "fixed.py", "--spec", "my_spec.py", "--profile", "quick").output
+    assert "rms_norm takes no eps, and is judged without" in printed
 
 
 def test_another_specification_of_the_same_name_takes_its_place() -> None:
