@@ -16,7 +16,8 @@ unexpected pass is an error.
 Without ``when`` a line speaks of the whole cell. With it, it speaks of a region of the cases:
 whatever fails there is known, and the rest stays judged. Conditions are joined by "and": a sentence
 (``a row sees no key``, ``H is no power of two``, ``N, M are multiples of 16``, ``query is
-transposed``, ``a score exceeds 88``, ``a hidden score leads by 1e4``, see SENTENCES and PATTERNS);
+transposed``, ``soft_cap is given``, ``one side of window is None``, ``a score exceeds 88``, ``a
+hidden score leads by 1e4``, see SENTENCES and PATTERNS);
 a comparison of sizes and numbers (``N > M``, ``H != 8``, ``D % 8 != 0``, ``B*H > 15``); or a field
 of the recipe, in words (``hidden slots hold NaN``, ``a boolean mask is given``, see field_words.py)
 or by its name (``poison=finite``, ``mask.form!=lowest``, ``options.align=end``). A reason may begin
@@ -152,6 +153,21 @@ def are_multiples(one: str, other: str, number: str, case: Case) -> bool:
     return all(letter in sizes and sizes[letter] % int(number) == 0 for letter in (one, other))
 
 
+def is_given(name: str, no: str, case: Case) -> bool:
+    """Tell whether an option is given (or "not given"): a flag where it is true."""
+    return is_absent(case.recipe.options.get(name)) == bool(no)
+
+
+def is_absent(option: Any) -> bool:
+    return option is None or option is False
+
+
+def is_one_sided(name: str, case: Case) -> bool:
+    """Tell whether one side of an option of two, and not the other, is None."""
+    sides = case.recipe.options.get(name)
+    return isinstance(sides, list | tuple) and 0 < [*sides].count(None) < len(sides)
+
+
 SENTENCES: dict[str, Predicate] = {
     "a row sees no key": lambda case: not pairs_of_case(case).any(axis=-1).all(),
     "a row sees a key": lambda case: bool(pairs_of_case(case).any()),
@@ -182,6 +198,8 @@ PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]), ([A-Z]) are multiples of ([1-9]\d*)": ("size", are_multiples),
     rf"(an input|\w+) is ({'|'.join(map(LAYOUT.__getitem__, LAYOUTS))})": ("layout", has_layout),
     r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
+    r"(\w+) is (not |)given": ("options", is_given),
+    r"one side of (\w+) is None": ("options", is_one_sided),
     rf"a hidden score leads by {NUMBER}": (
         "mask",
         lambda least, case: hidden_score_lead(case) > float(least),

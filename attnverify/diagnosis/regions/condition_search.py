@@ -13,9 +13,10 @@ from functools import partial
 from itertools import combinations
 from math import floor, isfinite, log2, log10
 
+from numpy import ndarray
+
 from attnverify.catalogue.field_words import LAYOUT, say_field
-from attnverify.catalogue.operation import CATALOGUE
-from attnverify.inputs.conditions import SENTENCES, field_of, parse_condition
+from attnverify.inputs.conditions import SENTENCES, field_of, is_absent, parse_condition
 from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
 from attnverify.inputs.memory_layouts import LAYOUTS
 
@@ -85,10 +86,8 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     letters = [
         letter for letter in "NMHDEBSPFQKAL" if all(letter in case.recipe.sizes for case in failing)
     ]
-    names = (
-        "an input",
-        *(name for name in CATALOGUE[failing[0].recipe.operation].arguments if name.islower()),
-    )
+    arrays = failing[0].inputs.items()
+    names = ("an input", *(name for name, x in arrays if isinstance(x, ndarray)))
     yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
         yield from (
@@ -101,6 +100,7 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
         for no in ("no", "a")
     )
     yield from fields(failing)
+    yield from options((*failing, *passing))
     yield from ((5, f"{name} is {LAYOUT[kind]}") for kind in LAYOUTS for name in names)
     yield from ((5, f"{name} is strided along its last axis") for name in names)
     for letter in letters:
@@ -183,6 +183,17 @@ def fields(failing: Sequence[Case]) -> Iterator[tuple[float, str]]:
             yield 5, say_field(path, "=", *failed)
     for path, value in EXCLUDED:
         yield 7, say_field(path, "!=", value)
+
+
+def options(cases: Sequence[Case]) -> Iterator[tuple[float, str]]:
+    """Options that some cases have and others have not, or of which they have one side alone."""
+    for name in sorted({name for case in cases for name in case.recipe.options}):
+        values = [case.recipe.options.get(name) for case in cases]
+        if any(map(is_absent, values)):
+            yield 4, f"{name} is given"
+            yield 5, f"{name} is not given"
+        if any(isinstance(value, list | tuple) and None in value for value in values):
+            yield 5, f"one side of {name} is None"
 
 
 ABSENT = "None"

@@ -275,3 +275,23 @@ def test_what_is_not_given_is_said_in_words() -> None:
         passing = [case for case in cases if case not in failing]
         assert find_conjunction(failing, passing) == (f"no {part} is given",)
         assert not [text for _, text in candidates(failing, passing) if "None" in text]
+
+
+@pytest.mark.parametrize(
+    ("fails", "told"),
+    [
+        (lambda window: window is not None, "window is given"),
+        (lambda window: window is not None and None in window, "one side of window is None"),
+    ],
+)
+def test_a_region_may_be_that_of_an_option(fails: Callable[[Any], bool], told: str) -> None:
+    recipes = draw_recipes("grouped_attention", "any", 60, 0)
+    cases = [case_of(recipe, "float32") for recipe in recipes]
+    sides: dict[bool, list[Case]] = {True: [], False: []}
+    for case in cases:
+        sides[fails(case.recipe.options.get("window"))].append(case)
+    assert find_conjunction(sides[True], sides[False]) == (told,)
+    names = {
+        text.partition(" is ")[0] for _, text in candidates(cases, cases) if "expanded" in text
+    }
+    assert "window" not in names, "two numbers lie nowhere in memory"
