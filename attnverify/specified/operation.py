@@ -19,7 +19,6 @@ from attnverify.derived.gradient import added as added_up
 from attnverify.derived.legal import climb
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import Precision
-from attnverify.specified.changed_steps import numbers_of_steps
 from attnverify.specified.drawing import (
     FAMILIES,
     LAYOUTS,
@@ -28,7 +27,8 @@ from attnverify.specified.drawing import (
     fixed_sizes,
 )
 from attnverify.specified.form import Form
-from attnverify.specified.mutants import mutants_of
+from attnverify.specified.mutants.source import mutants_of
+from attnverify.specified.mutants.steps import numbers_of_steps
 from attnverify.specified.reading import (
     Argument,
     as_results,

@@ -55,7 +55,8 @@ AT_THE_DOOR = {
     f"{LAUNCHERS}/autotune.py": {"triton"},
     f"{LAUNCHERS}/triton.py": {"torch", "triton"},
     f"{LAUNCHERS}/torch_cuda.py": {"torch"},
-    f"{LAUNCHERS}/allocations.py": {"torch"},
+    f"{LAUNCHERS}/tensors/allocations.py": {"torch"},
+    f"{LAUNCHERS}/tensors/sides.py": {"torch"},
     f"{LAUNCHERS}/sources/inline.py": {"torch"},
     "attnverify/campaign/files_plugin.py": {"distributed"},
     **{

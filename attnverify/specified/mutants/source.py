@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnverify.catalogue.outside import Mutant
-from attnverify.specified.changed_gradients import changed_gradients
-from attnverify.specified.changed_steps import changed_steps
-from attnverify.specified.misread import misread
-from attnverify.specified.stand_ins import STAND_INS, WORDS
+from attnverify.specified.mutants.gradients import changed_gradients
+from attnverify.specified.mutants.misread import misread
+from attnverify.specified.mutants.stand_ins import STAND_INS, WORDS
+from attnverify.specified.mutants.steps import changed_steps
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation

@@ -18,7 +18,7 @@ from attnverify.catalogue.outside import Mutant, Number
 from attnverify.derived.tracing.array import Traced, node_of
 from attnverify.derived.tracing.steps import Step, Steps, counted_by
 from attnverify.inputs.recipe import Recipe
-from attnverify.specified.misread import SMALL
+from attnverify.specified.mutants.misread import SMALL
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation

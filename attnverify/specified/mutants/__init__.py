@@ -1,0 +1,1 @@
+"""Mutants of a specification: one thing changed in its source, steps, arguments or gradient."""
