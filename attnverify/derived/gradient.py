@@ -114,8 +114,9 @@ class _Backward:
 
     def _log_sum_exp(self, divisor: Node, total: Node, d: Traced) -> None:
         """d goes to the exponents by their weights, which kernels make as those of the row."""
-        e = total.inputs[0]
-        self.give(e.inputs[0], Traced(e) / Traced(divisor) * d)
+        e, shape = total.inputs[0], total.shape
+        weights = Traced(e) / Traced(divisor).reshape(shape)
+        self.give(e.inputs[0], weights * d.reshape(shape))
         if _has_more(divisor, total):
             self._give_rest(divisor, total, d / Traced(divisor))
 
@@ -215,15 +216,23 @@ def _has_more(node: Node, total: Node) -> bool:
 
 
 def sum_of_exponentials(divisor: Node) -> Node | None:
-    """Find the sum over exponentials in the argument of a logarithm, behind choices and sums."""
+    """
+    Find the sum over exponentials in the argument of a logarithm, behind choices and sums, and
+    behind a reshape, as that of a sum that keeps no axes.
+    """
     queue = [divisor]
     while queue:
         node = queue.pop()
         if node.kind == "sum" and node.inputs[0].name == "exp":
-            return node if node.value.ndim == divisor.value.ndim else None
-        if node.kind == "select" or node.name == "add":
+            return node if node.value.size == divisor.value.size else None
+        if node.kind == "select" or node.name == "add" or _is_reshape(node):
             queue += [each for each in node.inputs if not each.const]
     return None
+
+
+def _is_reshape(node: Node) -> bool:
+    """Tell whether a move leaves all elements in their order."""
+    return node.kind == "move" and np.array_equal(node.index.ravel(), np.arange(node.value.size))
 
 
 def _holds(node: Node, total: Node) -> bool:

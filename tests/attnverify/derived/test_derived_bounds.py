@@ -15,6 +15,7 @@ from attnverify.derived.budgets import keeping, sums
 from attnverify.derived.legal.evaluations import climb, rounded
 from attnverify.inputs.expand import expand
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.comparison import compare
 from attnverify.precision import FORMATS, PRESETS, Format, wide
 from tests.outside.catalogue import (
     additive_attention,
@@ -214,3 +215,28 @@ def test_the_gradient_through_a_normaliser_that_weights_and_logarithm_share() ->
         d_score, weights * (d_weights + (d_lse - delta)[:, None]), rtol=1e-12
     )
     np.testing.assert_allclose(d_sink, (np.exp(sink - lse) * (d_lse - delta)).sum(), rtol=1e-12)
+
+
+def kept(x: ndarray) -> ndarray:
+    top = x.max(-1, keepdims=True)
+    return (top + np.log(np.exp(x - top).sum(-1, keepdims=True)))[:, 0]
+
+
+def flat(x: ndarray) -> ndarray:
+    top = x.max(-1)
+    return top + np.log(np.exp(x - top[:, None]).sum(-1))
+
+
+def test_weights_made_again_by_a_logarithm_are_within_the_bound_whatever_axes_are_kept() -> None:
+    """exp(x - lse) in float32, as PyTorch has it, errs by the rounding of lse = 90."""
+    x = np.array([[89.0, 90.0, 35.25, -3.5], [90.3, 89.9, 90.1, 0.0]], np.float32)
+    lse = flat(x.astype(float)).astype(np.float32)[:, None]
+    own = np.exp((x - lse).astype(float))
+    precision = PRESETS["stepwise"](FORMATS["float32"])
+    limits = []
+    for function in (kept, flat):
+        derived = derive_gradient(function, {"x": x.astype(float)}, [np.ones(2)], ["x"])
+        limits += [derived.errors(precision)[0]]
+        *_, right = compare(own, derived.values[0], limits[-1]).arrays
+        assert right.all()
+    assert np.array_equal(*limits)
