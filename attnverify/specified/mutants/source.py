@@ -49,6 +49,9 @@ UNARY_CALLS += ("rsqrt", "relu", "gelu", "silu", "sigmoid")
 REDUCTIONS = {"mean": "sum", "sum": "mean", "max": "min", "repeat": "tile", "var": "std"}
 REDUCTIONS |= {"amax": "amin"}
 
+COUNTED = {"mean": "_mean_but_one", "sum": "_count_all"}
+"""What may stand for a reduction that counts."""
+
 
 @lru_cache(maxsize=64)
 def mutants_of(operation: "SpecifiedOperation") -> tuple[Mutant, ...]:
@@ -210,10 +213,10 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
         yield node, _with(node, keywords=[] if node.keywords else [APPROXIMATELY])
     if name == "repeat":
         yield node, _helped(node, "_tiled")
-    if name == "mean" and isinstance(node.func, ast.Attribute):
+    if name in COUNTED and isinstance(node.func, ast.Attribute):
         value = node.func.value
         is_numpy = isinstance(value, ast.Name) and value.id in ("np", "numpy")
-        yield node, _helped(node, "_mean_but_one", () if is_numpy else (value,))
+        yield node, _helped(node, COUNTED[name], () if is_numpy else (value,))
 
 
 def _helped(node: ast.Call, helper: str, first: Sequence[ast.expr] = ()) -> ast.AST:

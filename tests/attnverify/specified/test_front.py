@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch.nn.functional import softplus
 
@@ -266,6 +266,18 @@ class Neighbours(torch.autograd.Function):
 def test_a_backward_by_hand_is_told_by_what_it_loses(spec, kernel, words: str) -> None:
     with pytest.raises(av.CheckFailed, match=words):
         av.check(kernel, spec=spec, arrays="torch")
+
+
+def masked_mean(x: Float[ndarray, "N"], seen: Bool[ndarray, "N"]) -> ndarray:
+    return np.where(seen, x, 0.0).sum() / np.maximum(seen.sum(), 1)
+
+
+def test_a_mean_over_all_in_place_of_those_that_count_is_told() -> None:
+    def own(x, seen):
+        return torch.where(seen, x, 0).sum() / len(x)
+
+    with pytest.raises(av.CheckFailed, match=r"`seen.sum\(\)` as `the count of all of \(seen\)`"):
+        av.check(own, spec=masked_mean)
 
 
 def test_what_a_number_may_be_is_guessed_and_tried() -> None:
