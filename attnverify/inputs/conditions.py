@@ -27,7 +27,7 @@ the implementation does something else than the specification; the two are count
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
@@ -133,14 +133,23 @@ def has_layout(name: str, words: str, case: Case) -> bool:
 
 def is_strided(name: str, case: Case) -> bool:
     """Tell whether neighbours along an argument's last axis (or any argument's) lie apart."""
+    return any(
+        abs(x.strides[-1]) != x.itemsize for x in laid_out(name, case) if x.ndim and x.shape[-1] > 1
+    )
+
+
+def has_gaps(name: str, case: Case) -> bool:
+    """Tell whether an argument (or any) does not lie row after row in memory."""
+    return any(not x.flags.c_contiguous for x in laid_out(name, case))
+
+
+def laid_out(name: str, case: Case) -> Iterator[ndarray]:
+    """Yield an argument (or all, "an input") as it lies in memory."""
     inputs = case.inputs
     laid = zip(inputs.items(), layout_kinds(case.recipe, len(inputs)), strict=True)
-    asked = [(x, kind) for (each, x), kind in laid if name in ("an input", each)]
-    return any(
-        abs(arrange(lambda a, _: a, x, "", kind).strides[-1]) != x.itemsize
-        for x, kind in asked
-        if isinstance(x, ndarray) and x.ndim and x.shape[-1] > 1
-    )
+    for (each, x), kind in laid:
+        if name in ("an input", each) and isinstance(x, ndarray):
+            yield arrange(lambda a, _: a, x, "", kind)
 
 
 def power_of_two(letter: str, no: str, case: Case) -> bool:
@@ -198,6 +207,7 @@ PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]), ([A-Z]) are multiples of ([1-9]\d*)": ("size", are_multiples),
     rf"(an input|\w+) is ({'|'.join(map(LAYOUT.__getitem__, LAYOUTS))})": ("layout", has_layout),
     r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
+    r"(an input|\w+) is not contiguous": ("layout", has_gaps),
     r"(\w+) is (not |)given": ("options", is_given),
     r"one side of (\w+) is None": ("options", is_one_sided),
     rf"a hidden score leads by {NUMBER}": (

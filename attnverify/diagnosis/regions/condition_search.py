@@ -103,6 +103,7 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     yield from options((*failing, *passing))
     yield from ((5, f"{name} is {LAYOUT[kind]}") for kind in LAYOUTS for name in names)
     yield from ((5, f"{name} is strided along its last axis") for name in names)
+    yield from ((6, f"{name} is not contiguous") for name in names)
     for letter in letters:
         seen = [case.recipe.sizes.get(letter, 0) for case in passing]
         yield from sizes(letter, [case.recipe.sizes[letter] for case in failing], seen)

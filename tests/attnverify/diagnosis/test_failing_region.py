@@ -23,6 +23,7 @@ from attnverify.diagnosis.regions.condition_search import (
 )
 from attnverify.diagnosis.regions.failing_region import RegionOffer
 from attnverify.failures.known_failures import KnownFailure, parse_line
+from attnverify.inputs.conditions import parse_condition
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
@@ -295,3 +296,14 @@ def test_a_region_may_be_that_of_an_option(fails: Callable[[Any], bool], told: s
         text.partition(" is ")[0] for _, text in candidates(cases, cases) if "expanded" in text
     }
     assert "window" not in names, "two numbers lie nowhere in memory"
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_gaps"),
+    [("contiguous", False), ("offset", False), ("packed", True), ("transposed", True)],
+)
+def test_what_is_not_contiguous_is_a_condition(kind: str, has_gaps: bool) -> None:
+    recipe = draw_recipes("scaled_dot_product_attention", "any", 1, 0)[0]
+    sizes = recipe.sizes | {"B": 2, "H": 3, "N": 5, "D": 4}
+    case = case_of(replace(recipe, sizes=sizes, layout={"kind": kind, "seed": 0}), "float32")
+    assert parse_condition("query is not contiguous")(case) is has_gaps
