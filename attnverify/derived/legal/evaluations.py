@@ -199,7 +199,8 @@ def climb(derived: Derived, precision: Precision, steps: int, seed: int = 0) -> 
     order = derived.graph.order
     best, seeds = 0.0, {node: rng.randrange(2**30) for node in order}
     for step in range(steps):
-        others = seeds | {node: rng.randrange(2**30) for node in rng.sample(order, 1 + step % 3)}
+        changed = rng.sample(order, min(1 + step % 3, len(order)))
+        others = seeds | {node: rng.randrange(2**30) for node in changed}
         if (found := shares(derived, at, bounds, others)) >= best:
             best, seeds = found, others
     return best

@@ -66,15 +66,8 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
     """
     ranked = most_telling(observed)
     ranked = with_names_of(ranked[0], ranked) if ranked else []
-    others = [wrong_elements(o) for o in ranked[1:]]
     told = [
-        name
-        + describe_numbers(ranked, number)
-        + describe_indices(
-            wrong,
-            axes_of(ranked[0], number),
-            [each[number] for each in others if number < len(each)],
-        )
+        name + describe_one(ranked, number)
         for o in ranked[:1]
         for number, (name, wrong) in enumerate(
             zip(output_names(o), wrong_elements(o), strict=False)
@@ -82,6 +75,19 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
         if wrong.any() and wrong.ndim
     ]
     return template.format(outputs="; ".join(told)) if told else ""
+
+
+def describe_one(ranked: Sequence[Observation], number: int) -> str:
+    """What stands in one output, and where it is wrong: or where it is 0, if that is most of it."""
+    parts = [(o, each[number]) for o in ranked if number < len(each := wrong_elements(o))]
+    what, axes = describe_numbers(ranked, number), axes_of(ranked[0], number)
+    wrong = [each for _, each in parts]
+    zeros = [each & (o.actual[number] == 0) for o, each in parts]
+    if not what and wrong[0].sum() <= 2 * zeros[0].sum():
+        where = describe_indices(zeros[0], axes, zeros[1:])
+        if where:
+            return say.THERE_AT.format(what=say.ZERO, where=where)
+    return what + describe_indices(wrong[0], axes, wrong[1:])
 
 
 def describe_numbers(observed: Sequence[Observation], number: int) -> str:

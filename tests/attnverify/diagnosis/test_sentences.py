@@ -122,6 +122,7 @@ TEXTS: dict[str, Filled] = {
         "96 pairs turn; the cosines are right",
     ),
     "PAIRS_ON": ({"by": 8, "pairs": 24}, "+8 where 24 pairs turn"),
+    "THERE_AT": ({"what": "0", "where": ": from row 1 of 3 on"}, ", 0: from row 1 of 3 on"),
     "HEADS_READ": (
         {"rule": " (h % G)"},
         "query heads read other heads of keys and values (h % G)",

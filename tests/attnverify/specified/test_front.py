@@ -268,6 +268,26 @@ def test_a_backward_by_hand_is_told_by_what_it_loses(spec, kernel, words: str) -
         av.check(kernel, spec=spec, arrays="torch")
 
 
+class Doubled(torch.autograd.Function):
+    """Each row's gradient is stored in the first row."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, d):
+        return torch.cat([2 * d[-1:], torch.zeros_like(d[1:])])
+
+
+def test_an_output_of_which_most_is_0_is_told_by_the_place() -> None:
+    def doubled(x: Float[ndarray, "N F"]) -> ndarray:
+        return x + x
+
+    with pytest.raises(av.CheckFailed, match=r"the gradient by x, 0: from row 1 of \d+ on"):
+        av.check(lambda x: Doubled.apply(x), spec=doubled, arrays="torch")
+
+
 def masked_mean(x: Float[ndarray, "N"], seen: Bool[ndarray, "N"]) -> ndarray:
     return np.where(seen, x, 0.0).sum() / np.maximum(seen.sum(), 1)
 
