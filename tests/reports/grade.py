@@ -15,6 +15,7 @@ is published.
 The wrong file is made of the repaired one, ``file``, which several reports may share, by what
 stands in ``instead``: lines of the repaired file and those of the wrong one. Without a ``file``
 (in another ``--folder``) both lie beside each other: ``SLUG_right.py`` and ``SLUG_wrong.py``.
+With a ``spec`` it is judged by that function of the folder's ``specifications.py``.
 """
 
 import argparse
@@ -45,6 +46,15 @@ def text_of(slug: str, entry: dict[str, Any], repaired: bool, folder: Path = HER
             raise ValueError(f"instead: wanted {own!r} once in {entry['file']}")
         text = text.replace(own, other)
     return text
+
+
+def options_of(entry: dict[str, Any], folder: Path) -> list[str]:
+    """What is asked of the command."""
+    spec = entry.get("spec")
+    return [*entry["run"], *(("--spec", f"{folder / SPECIFICATIONS}:{spec}") if spec else ())]
+
+
+SPECIFICATIONS = "specifications.py"
 
 
 def run(text: str, options: Sequence[str]) -> dict[str, Any] | None:
@@ -112,7 +122,8 @@ def main() -> None:
     counts: Counter[str] = Counter()
     for slug in given.slugs or expected:
         entry = expected[slug]
-        report = run(text_of(slug, entry, given.repaired, given.folder), entry["run"])
+        text = text_of(slug, entry, given.repaired, given.folder)
+        report = run(text, options_of(entry, given.folder.resolve()))
         found = [] if report is None else findings_of(report)
         graded = "no report" if report is None else grade(entry, found)
         counts[graded] += 1

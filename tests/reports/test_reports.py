@@ -13,21 +13,26 @@ count as told, and what tells a place, a size or an argument alone must not.
 import json
 import re
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
 
 from attnverify.backends.loader import load
-from tests.reports.grade import text_of
+from tests.reports.grade import SPECIFICATIONS, text_of
 
 HERE = Path(__file__).parent
 LATER = HERE / "later"
+SPECIFIED = HERE / "specified"
 REPORTS: dict[str, dict[str, Any]] = {
     slug: entry | {"folder": folder}
-    for folder in (HERE, LATER)
+    for folder in (HERE, LATER, SPECIFIED)
     for slug, entry in json.loads((folder / "expected.json").read_text()).items()
 }
-"""Those of ``later`` were written when the diagnosis had been changed for the first 60."""
+"""
+Those of ``later`` were written when the diagnosis had been changed for the first 60, and those that
+are ``specified`` are judged by a specification of theirs.
+"""
 KINDS = {"cuda", "gradient", "kernel", "layer", "mask", "positions", "scale", "triton"}
 NO_CAUSE = (
     "the output is wrong",
@@ -67,7 +72,7 @@ def faults_of(entry: dict[str, Any]) -> list[str]:
     matched = [text for text in NO_CAUSE if found(told, text)]
     complaints = {
         "no thread is named": not re.match(r"[\w.-]+/[\w.-]+#\d+: \S", entry.get("source", "")),
-        "no operation is named": "--op" not in entry.get("run", []),
+        "no operation is named": "--op" not in entry.get("run", []) and "spec" not in entry,
         "no such kind": entry.get("kind") not in KINDS,
         "nothing need be told": not told,
         f"told by {matched}": bool(matched),
@@ -78,9 +83,10 @@ def faults_of(entry: dict[str, Any]) -> list[str]:
 
 
 def test_every_report_has_a_file_and_every_file_a_report() -> None:
-    tests = {"grade.py", "test_reports.py", "test_causes.py"}
-    there = {path.name for folder in (HERE, LATER) for path in folder.glob("*.py")} - tests
-    assert there == {entry["file"].removeprefix("../") for entry in REPORTS.values()}
+    tests = {"grade.py", "test_reports.py", "test_causes.py", SPECIFICATIONS}
+    there = {path for folder in (HERE, LATER, SPECIFIED) for path in folder.glob("*.py")}
+    told = {(entry["folder"] / entry["file"]).resolve() for entry in REPORTS.values()}
+    assert {path for path in there if path.name not in tests} == told
 
 
 @pytest.mark.parametrize("slug", REPORTS)
@@ -120,6 +126,10 @@ def test_the_repaired_file_differs_and_both_can_be_imported(slug: str, tmp_path:
     for repaired in (True, False):
         texts.add(text_of(slug, entry, repaired, entry["folder"]))
         path.write_text(text_of(slug, entry, repaired, entry["folder"]))
+        if "spec" in entry:
+            assert callable(run_path(str(path))[entry["spec"]])
+            assert callable(run_path(str(SPECIFIED / SPECIFICATIONS))[entry["spec"]])
+            continue
         backend = load(str(path))
         assert backend.broken is None
         asked = entry["run"][entry["run"].index("--op") + 1]
