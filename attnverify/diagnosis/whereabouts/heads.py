@@ -9,7 +9,7 @@ import numpy as np
 
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.whereabouts.outputs import exceeds_bound
+from attnverify.diagnosis.whereabouts.outputs import exceeds_bound, output_names
 from attnverify.judge.observation import Observation, arrays
 from attnverify.reference.oracle import evaluate_spec
 
@@ -32,14 +32,18 @@ RULES: dict[str, Rule] = {
 
 
 def heads_that_fit(o: Observation) -> list[set[int]]:
-    """Find which heads of keys and values give what each query head gave, to a few bounds."""
+    """
+    Find which heads of keys and values give what each query head gave, to a few bounds; of a
+    gradient, in that by the query.
+    """
     H, G = (o.inputs[name].shape[HEADS] for name in ("query", "key"))
     found: list[set[int]] = [set() for _ in range(H)]
+    count = 1 if o.case.operation.is_gradient else len(o.actual)
     for g in range(G):
         alone = {name: o.inputs[name].take([g] * G, HEADS) for name in ("key", "value")}
         answers = arrays(evaluate_spec(o.case.operation, o.inputs | alone))
         limits = [ERRORS * np.broadcast_to(x.max(), x.shape) for x in o.bounds if x is not None]
-        both = zip(o.actual, answers, limits, strict=False)
+        both = zip(o.actual[:count], answers, limits, strict=False)
         wrong = [np.moveaxis(exceeds_bound(*each), HEADS, 0).reshape(H, -1) for each in both]
         for h in np.flatnonzero(~np.concatenate(wrong, 1).any(1)):
             found[h].add(g)
@@ -52,9 +56,7 @@ def describe_heads(observed: Sequence[Observation]) -> Cause | None:
     for o in observed:
         if not o.wrong:
             continue
-        if [x.shape for x in o.actual] != [x.shape for x in o.expected] or any(
-            bound is None for bound in o.bounds
-        ):
+        if not can_be_read(o):
             return None
         H, G = (o.inputs[name].shape[HEADS] for name in ("query", "key"))
         fits = heads_that_fit(o)
@@ -71,6 +73,14 @@ def describe_heads(observed: Sequence[Observation]) -> Cause | None:
     shown = " ".join(map(str, heads))
     told = say.HEADS_SHOWN.format(name=name, read=shown, wanted=wanted, H=H, G=G)
     return Cause(told, (Explanation(name, name),))
+
+
+def can_be_read(o: Observation) -> bool:
+    """Tell whether the outputs have their shapes and bounds, and a gradient that by the query."""
+    shapes = [x.shape for x in o.actual] == [x.shape for x in o.expected]
+    by_query = output_names(o)[0] == say.GRADIENT_BY.format(name="query")
+    bounded = all(bound is not None for bound in o.bounds)
+    return shapes and bounded and (by_query or not o.case.operation.is_gradient)
 
 
 def law(h: int, H: int, G: int) -> int:

@@ -40,8 +40,8 @@ MOST_CALLS = 12
 
 SOLVED = {
     "rotary_embedding": describe_turns,
-    "grouped_attention": describe_heads,
-    "packed_attention": describe_heads,
+    **dict.fromkeys(("grouped_attention", "grouped_attention_grad"), describe_heads),
+    **dict.fromkeys(("packed_attention", "packed_attention_grad"), describe_heads),
 }
 """What is solved from the answers of an operation, without another call."""
 

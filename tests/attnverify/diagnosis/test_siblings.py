@@ -83,6 +83,18 @@ def heads_by_groups(query: Any, key: Any, value: Any, **others: Any) -> Any:
     return CATALOGUE["grouped_attention"].reference(query, key, value, **others)
 
 
+def heads_by_groups_back(key: Any, value: Any, **others: Any) -> Any:
+    H, G = others["query"].shape[1], key.shape[1]
+    read = np.minimum(np.arange(H) // G, G - 1)
+    given = {"key": key[:, read], "value": value[:, read]}
+    d_query, *back = CATALOGUE["grouped_attention_grad"].reference(**others, **given)
+    for place, x in enumerate((key, value)):
+        total = np.zeros_like(x)
+        np.add.at(total, (slice(None), read), back[place])
+        back[place] = total
+    return (d_query, *back)
+
+
 def merged_by_maximum(outputs: ndarray, lses: ndarray) -> Any:
     top = lses.max(0)
     seen = np.where(np.isneginf(top), 0, top)
@@ -182,6 +194,9 @@ SIBLINGS: dict[str, Said] = {
         "grouped_attention", heads_in_tiles, r"head", PLACE),
     "heads by the number of groups": (
         "grouped_attention", heads_by_groups,
+        r"query heads read other heads of keys and values \(h // G\)", PLACE),
+    "heads by the number of groups, backwards": (
+        "grouped_attention_grad", heads_by_groups_back,
         r"query heads read other heads of keys and values \(h // G\)", PLACE),
     "a lse that is the maximum": (
         "merge_attention", merged_by_maximum, r"largest lse|lse.*maximum", "no maximum"),
