@@ -22,6 +22,22 @@ from attnverify.inputs.recipe import Inputs
 Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
 
 
+KEYS = (16, 32, 64, 128, 256, 512, 1024)
+"""Sizes of what a kernel may have made for a mask."""
+
+
+def opened(x: ndarray, first: int) -> ndarray:
+    """Return a mask that hides nothing from a key on."""
+    return np.where(np.arange(x.shape[-1]) < first, x, x.dtype.type(x.dtype == bool))
+
+
+def opened_if_boolean(x: ndarray, first: int) -> ndarray:
+    return opened(x, first) if x.dtype == bool else x
+
+
+OPENED = {"a {argument} ignored": opened, "a boolean {argument} ignored": opened_if_boolean}
+
+
 def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each mistake that the operation can show."""
     yield from misread_arguments(operation)
@@ -42,6 +58,11 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
                 f"the first leading element of {argument} for all",
                 with_changed_argument(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
             )
+    for argument in {"mask", "visible"} & set(operation.arguments):
+        for first in KEYS:
+            for words, change in OPENED.items():
+                told = f"{words.format(argument=argument)} from key {first} on"
+                yield told, with_changed_argument(argument, partial(change, first=first))
     if "key_padding_mask" in operation.arguments:
         yield (
             "the padding of the first batch entry for all",

@@ -5,6 +5,7 @@ mistakes, and asked for by the stage that is wrong first.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis.diagnose import diagnose
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import case_of
 from attnverify.reference import layers
 from tests.reports.test_causes import sort_draws
 from tests.support.sample_backends import load_sample
@@ -233,3 +236,15 @@ def test_the_kind_is_told(name: str) -> None:
     cause = str(diagnose(faulty, failing[:7], passing=passing))
     assert re.search(told, cause, re.IGNORECASE), cause
     assert not re.search(not_told, cause), cause
+
+
+def test_a_mask_that_ends_is_told_by_the_key() -> None:
+    def kernel(**given: Any) -> Any:
+        return attend(**given, read=lambda m: m | (np.arange(m.shape[-1]) >= 16))
+
+    faulty = Implementation(load_sample("one_fault_each"), CATALOGUE[SDPA], SDPA, kernel)
+    plain = fixed_recipe(CATALOGUE[SDPA], {"B": 1, "H": 2, "N": 5, "M": 40})
+    mask = {"pattern": "random", "axes": "N M", "form": "bool"}
+    failing = [case_of(replace(plain, mask=mask | {"seed": seed}), "float32") for seed in range(4)]
+    cause = str(diagnose(faulty, failing, passing=[case_of(plain, "float32")]))
+    assert "mask ignored from key 16 on" in cause
