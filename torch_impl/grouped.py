@@ -100,8 +100,8 @@ def spelled_out(
     p: float,
 ) -> tuple[Tensor, Tensor]:
     """
-    The formula over visible pairs [B H N M]. A row that sees no key, nor a sink, goes through it as
-    zeros, and is cleared after.
+    The formula over visible pairs [B H N M]. A row that sees no key, nor a sink, or whose scores
+    are all minus infinity, goes through it as zeros, and is cleared after.
     """
     r = query.shape[1] // key.shape[1]
     q, k, v, logit = wide(query, key, value, sink)  # first, so that gradients are summed wide
@@ -114,12 +114,11 @@ def spelled_out(
         seen = score.where(visible, 0)  # of a NaN, the slope is NaN, and so is 0 times it
         score = soft_cap * torch.tanh(seen / soft_cap)
     score = score if bias is None else score + bias
-    blind = ~visible.any(-1, keepdim=True)
     rest = score.new_full((1, 1, 1), -torch.inf) if logit is None else logit[:, None, None]
     rest = rest.expand(*score.shape[:-1], 1)
-    blind = blind & (rest == -torch.inf)
-    hidden = torch.where(blind, 0.0, -torch.inf).to(score.dtype)
-    whole = torch.cat([torch.where(visible, score, hidden), rest], -1)
+    whole = torch.cat([torch.where(visible, score, -torch.inf), rest], -1)
+    blind = whole.amax(-1, keepdim=True) == -torch.inf
+    whole = whole.masked_fill(blind, 0.0)
     top = whole.amax(-1, keepdim=True).detach()
     lse = top + torch.exp(whole - top).sum(-1, keepdim=True).log()
     weights = dropped(torch.softmax(whole, -1)[..., :-1].masked_fill(blind, 0.0), keep, p)

@@ -34,6 +34,7 @@ GRIDS = ((2, 2), (2, 3), (3, 2))
 FORMS = ("bool", "infinite", "noisy", "finite")
 HIDING = ("random", "right_padding", "left_padding", "causal", "last_block", "empty_rows")
 
+SHORT_SEQUENCES = {"N": 18, "M": 20}
 COUNTS = (2, 5, 16)
 PAGES = (16, 64, 128)
 """Parts that are merged; slots of a page."""
@@ -60,6 +61,8 @@ def dealt_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
         yield with_parts(op, sizes, usual_family(op), parts, rng.randrange(99), layout)
     if "B" in op.sizes:
         grid = GRID if "H" in op.sizes else GRID | {"B": 152}
+        if op.is_packed:  # bounded over all pairs of all sequences
+            grid = GRID | SHORT_SEQUENCES
         yield with_parts(op, grid, usual_family(op), {}, rng.randrange(99))
     yield from decoding_calls(op, rng)
 

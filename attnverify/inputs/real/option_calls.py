@@ -12,10 +12,10 @@ from attnverify.inputs.real.required_options import BESIDE
 
 Sizes = dict[str, int]
 
-COUNTED = {"window": ([128, None], [100, 70]), "chunk": (128,), "pinned": (4,)}
+COUNTED = {"window": ((128, None), (100, 70)), "chunk": (128,), "pinned": (4,)}
 """Numbers of keys, where there are hundreds of them."""
 
-FURTHER = BESIDE | {"offset": {"causal": True}, "pinned": {"window": [64, None]}}
+FURTHER = BESIDE | {"offset": {"causal": True}, "pinned": {"window": (64, None)}}
 """What an option says nothing without."""
 
 DEALT_ELSEWHERE = ("align",)
