@@ -1,6 +1,5 @@
 """What was understood of a specification: axes, domains, and where its bound comes from."""
 
-import linecache
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from attnverify.derived import Derived
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import FORMATS, PRESETS
 from attnverify.specified.operation import SpecifiedOperation
-from attnverify.specified.reading import Argument
+from attnverify.specified.reading import Argument, source_line
 
 SHOWN = ("float32", "bfloat16", "float16")
 LEAST = 0.02
@@ -59,7 +58,7 @@ def describe_bound(operation: SpecifiedOperation, derived: Derived, dtype: str) 
     for line in derived.lines:
         share = 1 - relative(derived.without(line, precision), derived) / noticed
         if share >= LEAST:
-            yield f"  {share:4.0%} of it from {line}: {source_line(operation, line)}"
+            yield f"  {share:4.0%} of it from {line}: {source_line(operation.own, line)}"
 
 
 def relative(bounds: Sequence[ndarray], derived: Derived) -> float:
@@ -67,12 +66,6 @@ def relative(bounds: Sequence[ndarray], derived: Derived) -> float:
     pairs = zip(bounds, derived.nodes, strict=True)
     parts = [(E / np.maximum(np.abs(node.value), 1e-30)).ravel() for E, node in pairs]
     return float(np.median(np.concatenate(parts)))
-
-
-def source_line(operation: SpecifiedOperation, line: str) -> str:
-    """Quote a line of the user's file."""
-    path = operation.own.__code__.co_filename
-    return linecache.getline(path, int(line.rpartition(":")[2])).strip()
 
 
 def _inputs(operation: SpecifiedOperation) -> dict[str, object]:

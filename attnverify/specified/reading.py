@@ -12,6 +12,7 @@ Reading a specification: what its annotations say of each argument.
 """
 
 import inspect
+import linecache
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -152,6 +153,18 @@ def _read_integers(
 def place_of(function: Any) -> str:
     code = function.__code__
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def source_line(function: Any, origin: str) -> str:
+    """Return a line of a function's file, which is named as ``my_spec.py:12``; "" of no file."""
+    number = origin.rpartition(":")[2]
+    return linecache.getline(function.__code__.co_filename, int(number or 0)).strip()
+
+
+def quote_line(function: Any, origin: str) -> str:
+    """Write a line and where it stands."""
+    text = source_line(function, origin)
+    return f"`{text}`, {origin}" if text else origin
 
 
 def checked(function: Callable[..., Any], arguments: tuple[Argument, ...]) -> Callable[..., Any]:

@@ -66,9 +66,10 @@ def describe_heads(observed: Sequence[Observation]) -> Cause | None:
     if not tables or any(-1 in heads for heads in read.values()) or follow(tables, law):
         return None
     rules = [words for words, rule in RULES.items() if follow(tables, rule)]
-    name = say.HEADS_READ.format(rule=f" ({rules[0]})" if rules else "")
-    H, G = next(sizes for sizes in sorted(tables, reverse=True) if not law_fits(sizes, tables))
-    heads = [rule_at(RULES[rules[0]], h, H, G) for h in range(H)] if rules else read[H, G]
+    named = rules[0] if len(rules) == 1 else ""  # few calls may fit several
+    name = say.HEADS_READ.format(rule=named and f" ({named})")
+    H, G = next(s for s in sorted(tables, reverse=True) if not follow({s: tables[s]}, law))
+    heads = [rule_at(RULES[named], h, H, G) for h in range(H)] if named else read[H, G]
     wanted = " ".join(str(law(h, H, G)) for h in range(H))
     shown = " ".join(map(str, heads))
     told = say.HEADS_SHOWN.format(name=name, read=shown, wanted=wanted, H=H, G=G)
@@ -89,10 +90,6 @@ def law(h: int, H: int, G: int) -> int:
 
 def rule_at(rule: Rule, h: int, H: int, G: int) -> int:
     return min(rule(h, H, G), G - 1)
-
-
-def law_fits(sizes: tuple[int, int], tables: dict[tuple[int, int], list[set[int]]]) -> bool:
-    return follow({sizes: tables[sizes]}, law)
 
 
 def follow(tables: dict[tuple[int, int], list[set[int]]], rule: Rule) -> bool:

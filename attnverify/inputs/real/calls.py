@@ -66,8 +66,7 @@ def everyday_calls(
     found = [*usual_calls(op, profile, least)]
     if found and not emulated:
         rng = Random(f"real {operation} {seed}")
-        own = rng if op.is_gradient else Random(f"real {operation} {seed}")
-        dealt = [*calls_under_options(op, own)]
+        dealt = [*calls_under_options(op, rng)]
         if everyday_sizes(op) is not TABLE:
             dealt += [call for _ in range(ROUNDS[profile]) for call in dealt_calls(op, rng)]
         found += dealt[seed % 3 :: 3] if few else dealt

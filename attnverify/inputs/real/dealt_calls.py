@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from attnverify.catalogue.operation import Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.masks import draw_visible
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.real.option_calls import option_calls
 from attnverify.inputs.recipe import Recipe
@@ -33,6 +34,9 @@ GRIDS = ((2, 2), (2, 3), (3, 2))
 
 FORMS = ("bool", "infinite", "noisy", "finite")
 HIDING = ("random", "right_padding", "left_padding", "causal", "last_block", "empty_rows")
+
+TRIED = range(40)
+"""Masks, of which the first is taken that leaves something to see: else nothing is wrong there."""
 
 SHORT_SEQUENCES = {"N": 18, "M": 20}
 COUNTS = (2, 5, 16)
@@ -58,13 +62,24 @@ def dealt_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
     for masked, usual, sizes in dealt_sizes(op, rng):
         parts = drawn_parts(op, rng, next(axes), next(forms)) if masked else drawn_parts(op, rng)
         layout = "contiguous" if usual else next(kinds)
-        yield with_parts(op, sizes, usual_family(op), parts, rng.randrange(99), layout)
+        yield seeing(with_parts(op, sizes, usual_family(op), parts, rng.randrange(99), layout))
     if "B" in op.sizes:
         grid = GRID if "H" in op.sizes else GRID | {"B": 152}
         if op.is_packed:  # bounded over all pairs of all sequences
             grid = GRID | SHORT_SEQUENCES
         yield with_parts(op, grid, usual_family(op), {}, rng.randrange(99))
     yield from decoding_calls(op, rng)
+
+
+def seeing(recipe: Recipe) -> Recipe:
+    """Return the call with the next mask by which its last row sees a key in some entry."""
+    mask = recipe.mask
+    if not mask:
+        return recipe
+    sizes = {letter: recipe.sizes.get(letter, 1) for letter in "BHNM"}
+    tried = (mask | {"seed": mask["seed"] + more} for more in TRIED)
+    found = (new for new in tried if draw_visible(new, new["axes"], sizes)[..., -1, :].any())
+    return replace(recipe, mask=next(found, mask))
 
 
 def calls_under_options(op: Operation, rng: Random) -> Iterator[Recipe]:

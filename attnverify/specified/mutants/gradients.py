@@ -4,7 +4,6 @@ or has lost a factor. A backward that is written by hand errs there, where no li
 does: "what comes back through `lse * target.sum(-1)` without its factor, my_spec.py:9".
 """
 
-import linecache
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from attnverify.derived.tracing.array import Traced
 from attnverify.derived.tracing.elementwise import where
 from attnverify.derived.tracing.node import Node
 from attnverify.inputs.recipe import Recipe
+from attnverify.specified.reading import quote_line
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
@@ -63,14 +63,13 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     seen = parts_of(operation)
     for words, change in CHANGES.items():
         for given in seen:
-            told = words.format(line=line_of(operation, given.through.origin))
-            one = partial(_one, given.number, change)
-            yield told, _answer(operation, partial(_always, one)), 2
+            told = words.format(line=quote_line(operation.own, given.through.origin))
+            yield told, _answer(operation, partial(partial, _one, given.number, change)), 2
     several = {given.to: given for given in seen if given.before is not None}
     for to, given in several.items():
         numbers = {each.number for each in seen if each.to is to}
         for words, last in ORDERS.items():
-            line = line_of(operation, given.through.origin)
+            line = quote_line(operation.own, given.through.origin)
             told = OVERWRITTEN.format(words=words, line=line)
             yield told, _answer(operation, partial(Overwriting, numbers, last)), 2
 
@@ -107,12 +106,6 @@ def parts_of(operation: "SpecifiedOperation") -> list[Given]:
     return [given for given in seen if given.through.origin]
 
 
-def line_of(operation: "SpecifiedOperation", origin: str) -> str:
-    path = operation.own.__code__.co_filename
-    text = linecache.getline(path, int(origin.rpartition(":")[2])).strip()
-    return f"`{text}`, {origin}"
-
-
 def _answer(
     operation: "SpecifiedOperation", new: Callable[[], Collect]
 ) -> Callable[[dict[str, Any]], Any]:
@@ -121,11 +114,6 @@ def _answer(
             return operation.collected(inputs, new()).values
 
     return answer
-
-
-def _always(collect: Collect) -> Collect:
-    """What is new for each answer, where nothing is remembered."""
-    return collect
 
 
 def _one(number: int, change: Collect, given: Given) -> Traced:

@@ -4,7 +4,6 @@ step changed, which the user's own line does not spell: "the number 1e-05 as 0.0
 `return self.norm(x)`, 3_norm.py:12".
 """
 
-import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -19,6 +18,7 @@ from attnverify.derived.tracing.array import Traced, node_of
 from attnverify.derived.tracing.steps import Step, Steps, counted_by
 from attnverify.inputs.recipe import Recipe
 from attnverify.specified.mutants.misread import SMALL
+from attnverify.specified.reading import quote_line
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
@@ -103,7 +103,8 @@ def numbers_of_steps(operation: "SpecifiedOperation") -> Iterator[Number]:
         for place, x in enumerate(given if len(given) == 2 else ()):
             if (node := node_of(x)).is_number and node.number != NEUTRAL.get(name):
                 noun = NOUNS.get(name, ("limit", "limit"))[place]
-                words = f"the {noun} {node.number:g} as {{:g}} in {_line_of(operation, step)}"
+                line = quote_line(operation.own, step.line)
+                words = f"the {noun} {node.number:g} as {{:g}} in {line}"
                 places.setdefault((words, node.number, place), []).append(at)
     for (words, number, place), ats in places.items():
         yield words, number, partial(_with_another, operation, tuple(ats), place)
@@ -121,13 +122,11 @@ def changed_steps(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     """List the mutants of an operation's steps."""
     for at, step in enumerate(steps_of(operation)):
         for words, other in CHANGES[step.name](*step.arguments):
-            yield f"{words} in {_line_of(operation, step)}", _answer(operation, (at,), other), 2
-
-
-def _line_of(operation: "SpecifiedOperation", step: Step) -> str:
-    name, _, number = step.line.rpartition(":")
-    text = linecache.getline(operation.own.__code__.co_filename, int(number or 0)).strip()
-    return f"`{text}`, {step.line}" if text else step.line
+            yield (
+                f"{words} in {quote_line(operation.own, step.line)}",
+                _answer(operation, (at,), other),
+                2,
+            )
 
 
 def _answer(

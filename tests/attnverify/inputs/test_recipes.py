@@ -25,7 +25,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.expand import expand, expand_anew
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.masks import PATTERNS, visible_pairs
+from attnverify.inputs.masks import PATTERNS, draw_visible, visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS, arrange
 from attnverify.inputs.real.calls import everyday_calls, far_calls
 from attnverify.inputs.recipe import Inputs, Recipe, parse_recipe
@@ -502,3 +502,18 @@ def test_a_page_stands_twice_in_a_row_of_some_tables() -> None:
     seen = [(x["page_table"], pages_seen(x)) for x in drawn]
     again = [any(len({*row[own]}) < own.sum() for row, own in zip(*x, strict=True)) for x in seen]
     assert 3 <= sum(again) <= 20
+
+
+def test_a_real_call_under_a_mask_has_something_to_see_in_its_last_row() -> None:
+    """What hides all of a tile hides what is wrong there."""
+    names = [name for name, op in CATALOGUE.items() if op.is_attention and not op.traits.parameters]
+    blind = []
+    for name, seed in product(names, range(6)):
+        for recipe in everyday_calls(name, "quick", seed):
+            sizes = {letter: recipe.sizes.get(letter, 1) for letter in "BHNM"}
+            if (
+                recipe.mask
+                and not draw_visible(recipe.mask, recipe.mask["axes"], sizes)[..., -1, :].any()
+            ):
+                blind.append(recipe.text)
+    assert not blind

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import load
-from attnverify.verdicts.cell import cells
-from attnverify.verdicts.columns import judge_cell
-from attnverify.verdicts.tally import CellResult, Options
+from tests.support.judge_text import judged
 
 SDPA = """
 from torch.nn.functional import scaled_dot_product_attention
@@ -111,14 +108,6 @@ def merge_attention(outputs, lses):
 """The merge of attention-gym, which takes minus infinity from itself."""
 
 
-def judged(folder: Path, text: str, aspect: str = "values") -> CellResult:
-    (folder / "mine.py").write_text(text)
-    backend = load(str(folder / "mine.py"))
-    assert not backend.broken
-    cell = next(one for one in cells([backend], (), ("float32",)) if one.aspect == aspect)
-    return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
-
-
 RIGHT = {
     "SDPA": SDPA,
     "flex_attention": FLEX,
@@ -140,7 +129,7 @@ def test_a_right_one_passes(name: str, tmp_path: Path) -> None:
 @pytest.mark.thorough  # a minute: the bounds of the gradients
 @pytest.mark.parametrize("name", ["gpt-oss"])
 def test_so_do_its_gradients(name: str, tmp_path: Path) -> None:
-    assert judged(tmp_path, RIGHT[name], "gradients").verdict == "passed"
+    assert judged(tmp_path, RIGHT[name], aspect="gradients").verdict == "passed"
 
 
 WRONG = {

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import load
-from attnverify.verdicts.cell import cells
-from attnverify.verdicts.columns import judge_cell
-from attnverify.verdicts.tally import CellResult, Options
+from tests.support.judge_text import judged
 
 HEAD = """
 import torch
@@ -41,25 +38,17 @@ WRONG = {
 }
 
 
-def judged(folder: Path, body: str, dtype: str = "float32") -> CellResult:
-    (folder / "mine.py").write_text(f"{HEAD}{body}\n")
-    backend = load(str(folder / "mine.py"))
-    assert not backend.broken
-    cell = next(one for one in cells([backend], (), (dtype,)) if one.aspect == "values")
-    return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_one_passes(name: str, dtype: str, tmp_path: Path) -> None:
-    result = judged(tmp_path, RIGHT[name], dtype)
+    result = judged(tmp_path, f"{HEAD}{RIGHT[name]}\n", dtype)
     assert (result.verdict, result.strong >= 10) == ("passed", True), result.findings
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_one_is_told(name: str, tmp_path: Path) -> None:
     body, words = WRONG[name]
-    result = judged(tmp_path, body)
+    result = judged(tmp_path, f"{HEAD}{body}\n")
     told = [cause for finding in result.findings for cause in finding.causes]
     assert result.verdict == "failed"
     assert told and all(words in cause for cause in told), told

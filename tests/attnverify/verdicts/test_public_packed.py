@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import load
-from attnverify.verdicts.cell import cells
-from attnverify.verdicts.columns import judge_cell
-from attnverify.verdicts.tally import CellResult, Options
+from tests.support.judge_text import judged
 
 HEAD = """
 import torch
@@ -115,17 +112,9 @@ RIGHT = {
 }
 
 
-def judged(folder: Path, text: str, dtype: str = "float32") -> CellResult:
-    (folder / "mine.py").write_text(HEAD + text)
-    backend = load(str(folder / "mine.py"))
-    assert not backend.broken
-    cell = next(one for one in cells([backend], (), (dtype,)) if one.aspect == "values")
-    return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_one_passes(name: str, tmp_path: Path) -> None:
-    result = judged(tmp_path, RIGHT[name])
+    result = judged(tmp_path, HEAD + RIGHT[name])
     assert (result.verdict, result.strong >= 10) == ("passed", True), result.findings
 
 
@@ -146,6 +135,6 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_one_is_failed_and_told(name: str, tmp_path: Path) -> None:
     text, words = WRONG[name]
-    result = judged(tmp_path, text)
+    result = judged(tmp_path, HEAD + text)
     told = [cause for finding in result.findings for cause in finding.causes]
     assert result.verdict == "failed" and any(words in cause for cause in told), told

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attnverify.verdicts.test_public_packed import judged
+from tests.attnverify.verdicts.test_public_packed import HEAD
+from tests.support.judge_text import judged
 
 FLASHINFER = """
 LSE_BASE = 2
@@ -64,7 +65,7 @@ RIGHT = {"FlashInfer": FLASHINFER, "SGLang": SGLANG, "vLLM": VLLM}
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_one_passes(name: str, tmp_path: Path) -> None:
-    result = judged(tmp_path, RIGHT[name])
+    result = judged(tmp_path, HEAD + RIGHT[name])
     assert (result.verdict, result.strong >= 10) == ("passed", True), result.findings
 
 
@@ -81,6 +82,6 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_one_is_failed_and_told(name: str, tmp_path: Path) -> None:
     text, words = WRONG[name]
-    result = judged(tmp_path, text)
+    result = judged(tmp_path, HEAD + text)
     told = [cause for finding in result.findings for cause in finding.causes]
     assert result.verdict == "failed" and any(words in cause for cause in told), told

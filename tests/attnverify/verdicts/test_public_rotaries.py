@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import load
-from attnverify.verdicts.cell import cells
-from attnverify.verdicts.columns import judge_cell
-from attnverify.verdicts.tally import CellResult, Options
+from tests.support.judge_text import judged
 
 HEAD = """
 import torch
@@ -85,14 +82,6 @@ def rotary_embedding(x, positions, pairing, base=10000.0, rotary_dim=None, frequ
 
 RIGHT = {"transformers": HEAD + LLAMA, "GPT-J": HEAD + GPT_J, "Llama": HEAD + META}
 RIGHT |= {"FlashAttention": HEAD + FLASH}
-
-
-def judged(folder: Path, text: str, dtype: str = "float32", aspect: str = "values") -> CellResult:
-    (folder / "mine.py").write_text(text)
-    backend = load(str(folder / "mine.py"))
-    assert not backend.broken
-    cell = next(one for one in cells([backend], (), (dtype,)) if one.aspect == aspect)
-    return judge_cell(cell, Options("quick", failures=str(folder / "failures")))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -1,4 +1,3 @@
-# ruff: noqa: F821
 """What the files of these reports compute, in NumPy."""
 
 from typing import Annotated
