@@ -6,10 +6,12 @@ weight is 0 and the output finite, and it may still reach the gradients of other
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from attnverify.backends.loader import Implementation, load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import FROM_SOME, draw_recipes, resized
 from attnverify.judge.case import case_of
@@ -44,3 +46,21 @@ def test_a_row_of_infinity_reaches_no_other_row(operation: str) -> None:
             except Unsupported:
                 continue
     assert judged >= 20
+
+
+@pytest.mark.parametrize("column", ["numpy_ref", "torch_impl", "cupy_impl"])
+def test_a_row_whose_only_score_is_minus_infinity_is_as_one_that_sees_no_key(column: str) -> None:
+    recipe = fixed_recipe(CATALOGUE["grouped_attention"], {"B": 1, "H": 1, "G": 1, "N": 1, "M": 1})
+    inputs = case_of(recipe, "float32").inputs
+    given = {name: np.ones_like(inputs[name]) for name in ("query", "key", "value")}
+    given = given | {"query": -given["query"], "key": np.inf * given["key"]}
+    for own in load(column).implementations:
+        if own.operation.name != "grouped_attention" or own.how.startswith("module_"):
+            continue
+        library = own.backend.library
+        assert library is not None
+        output, lse = own.function(
+            **{name: library.from_numpy(x, "float32") for name, x in given.items()}
+        )
+        assert (library.to_numpy(output) == 0).all(), own.name
+        assert np.isneginf(library.to_numpy(lse)).all(), own.name
