@@ -111,6 +111,7 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
     sizes = everyday_sizes(op)
     if sizes is None:
         return
+    most = most | few_keys(op, sizes)
     for number, parts in enumerate(ways_of_calling(op, profile)):
         alone = number > 0 and not differs_between_entries(parts)
         some = (later_sizes(sizes) if number else sizes) | ({"B": 1} if alone else {})
@@ -123,6 +124,21 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
         few = later_sizes(sizes) | {"H": min(2, sizes.get("H", 1))}
         parts = {"mask": PADDED | {"axes": each}}
         yield with_parts(op, limited(few, most), usual_family(op), parts, 11)
+
+
+def few_keys(op: Operation, sizes: Sizes) -> Sizes:
+    """
+    Return the most keys of what is bounded on its graph, where a pair takes a kilobyte: those of
+    two gigabytes. Of packed sequences all pairs count.
+    """
+    if "soft_cap" not in op.arguments:
+        return {}
+    rows = sizes["B"] * sizes["H"] * sizes["N"] * (sizes["B"] if op.is_packed else 1)
+    return {"M": PAIRS // rows}
+
+
+PAIRS = 16 * 512 * 272
+"""A tile more than 2^17 pairs of each head, of which a kernel may take another path."""
 
 
 def later_sizes(sizes: Sizes) -> Sizes:

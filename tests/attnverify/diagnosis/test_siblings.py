@@ -16,8 +16,11 @@ from attnverify.backends.loader import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.whereabouts.heads import describe_heads
+from attnverify.diagnosis.whereabouts.isolating import is_wrong
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.judge.case import case_of
+from attnverify.judge.observation import observe
 from attnverify.reference import layers
 from tests.reports.test_causes import sort_draws
 from tests.support.sample_backends import load_sample
@@ -248,3 +251,26 @@ def test_a_mask_that_ends_is_told_by_the_key() -> None:
     failing = [case_of(replace(plain, mask=mask | {"seed": seed}), "float32") for seed in range(4)]
     cause = str(diagnose(faulty, failing, passing=[case_of(plain, "float32")]))
     assert "mask ignored from key 16 on" in cause
+
+
+def test_a_rule_by_which_heads_are_shared_is_named_where_it_alone_fits() -> None:
+    """Of two heads, both of which read the first, nobody knows why."""
+    plain = fixed_recipe(CATALOGUE["grouped_attention"], {"H": 2, "G": 2, "N": 5, "M": 7})
+    cause = describe_heads(observe(by_groups(), [case_of(plain, "float32")]))
+    assert str(cause) == (
+        "query heads read other heads of keys and values: 0 0 where 0 1 are shared (H=2, G=2)"
+    )
+
+
+def test_what_the_specification_refuses_isolates_nothing() -> None:
+    plain = fixed_recipe(CATALOGUE["grouped_attention"], {"B": 2, "N": 5, "M": 7})
+    (seen,) = observe(by_groups(), [case_of(plain, "float32")])
+    assert is_wrong(by_groups(), seen, seen.inputs | {"blocks": np.zeros((2, 1), int)}) is None
+
+
+def by_groups() -> Implementation:
+    def kernel(**given: Any) -> Any:
+        return map_leaves(as_float32, heads_by_groups(**given))
+
+    name = "grouped_attention"
+    return Implementation(load_sample("one_fault_each"), CATALOGUE[name], name, kernel)

@@ -517,3 +517,11 @@ def test_a_real_call_under_a_mask_has_something_to_see_in_its_last_row() -> None
             ):
                 blind.append(recipe.text)
     assert not blind
+
+
+def test_real_calls_of_packed_sequences_are_bounded_in_two_gigabytes() -> None:
+    """The bound has each pair of all sequences: by 13 million of them it takes twelve."""
+    packed = [name for name, op in CATALOGUE.items() if op.is_packed and "U" in op.sizes]
+    calls = [r for name in packed for seed in range(4) for r in everyday_calls(name, "quick", seed)]
+    assert len(calls) > 50
+    assert max(r.sizes["T"] * r.sizes["U"] * r.sizes.get("H", 1) for r in calls) <= 4e6

@@ -186,6 +186,13 @@ def test_a_wrong_function_is_told_by_a_specification() -> None:
         av.check(own, spec=scaled)
 
 
+def test_the_last_line_of_a_red_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    run = verify("run", "wrong.py", "--spec", "my_spec.py", "--profile", "quick")
+    last = run.output.splitlines()[-1]
+    assert last.startswith("wrong.py: wrong in ") and last.endswith(" ...") and len(last) <= 60
+
+
 def test_a_number_of_which_only_the_default_is_known_is_varied() -> None:
     def sloped(x: Float[ndarray, "N F"], alpha: float = 1.0) -> ndarray:
         return np.where(x > 0, x, alpha * x)
@@ -256,9 +263,34 @@ class Neighbours(torch.autograd.Function):
         return d_wide[:, 1:-1], d_w
 
 
+class FirstNeighbours(Neighbours):
+    """The same with the blocks in the other order."""
+
+    @staticmethod
+    def backward(ctx, d):
+        x, w = ctx.saved_tensors
+        d_x, d_w = Neighbours.backward(ctx, d)
+        d_x, L = torch.zeros_like(x), x.shape[1]
+        for k in (2, 1, 0):
+            place = slice(max(k - 1, 0), min(k - 1 + L, L))
+            d_x[:, place] = (d * w[k])[:, place.start - k + 1 : place.stop - k + 1]
+        return d_x, d_w
+
+
+class NegatedLoss(SoftLoss):
+    @staticmethod
+    def backward(ctx, d):
+        x, target = ctx.saved_tensors
+        weights = torch.softmax(x, -1) * target.sum(-1, keepdim=True)
+        lse = torch.logsumexp(x, -1, keepdim=True)
+        return d[:, None] * (weights + target), d[:, None] * (lse - x)
+
+
 @pytest.mark.parametrize(
     ("spec", "kernel", "words"),
     [
+        (soft_loss, lambda x, target: NegatedLoss.apply(x, target), "np.sum.* negated"),
+        (neighbours, lambda x, w: FirstNeighbours.apply(x, w), "place the first part alone"),
         (soft_loss, lambda x, target: SoftLoss.apply(x, target), "lse \\* total - .* its factor"),
         (neighbours, lambda x, w: Neighbours.apply(x, w), "to one place the last part alone"),
     ],
