@@ -61,7 +61,8 @@ FREEDOMS: dict[tuple[str, Any], str] = {
     ("tanh_form", "exponential"): "functions that vanish at 0 made of exp and log: exp(x) - 1",
     ("bias_form", "absolute"): "a bias by the key's position in place of its distance",
     ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",
-    ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it",
+    ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it, or "
+    "another formula that is as near, as GELU by erf is to that by tanh",
 }
 """Fields of the declared arithmetic, and what an implementation does that they allow."""
 

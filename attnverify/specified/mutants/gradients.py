@@ -4,6 +4,7 @@ or has lost a factor. A backward that is written by hand errs there, where no li
 does: "what comes back through `lse * target.sum(-1)` without its factor, my_spec.py:9".
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,12 @@ def _bare(given: Given) -> Traced:
 
 
 CHANGES: dict[str, Collect] = {
-    "what comes back through {line} left out": _lost,
-    "what comes back through {line} negated": lambda given: _with_part(given, -given.part),
-    "what comes back through {line} without its factor": _bare,
+    "{what} comes back through {line} left out": _lost,
+    "{what} comes back through {line} negated": lambda given: _with_part(given, -given.part),
+    "{what} comes back through {line} without its factor": _bare,
 }
+PART = "a part of what"
+"""Of a line that gives back several parts, as a power does."""
 OVERWRITTEN = "of what comes back to one place {words} part alone, through {line}"
 ORDERS = {"the last": True, "the first": False}
 """What is left where blocks load, add and store at one place."""
@@ -61,9 +64,11 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     if not operation.is_gradient:
         return
     seen = parts_of(operation)
+    ways = Counter(given.through.origin for given in seen)
     for words, change in CHANGES.items():
         for given in seen:
-            told = words.format(line=quote_line(operation.own, given.through.origin))
+            what = PART if ways[given.through.origin] > 1 else "what"
+            told = words.format(what=what, line=quote_line(operation.own, given.through.origin))
             yield told, _answer(operation, partial(partial, _one, given.number, change)), 2
     several = {given.to: given for given in seen if given.before is not None}
     for to, given in several.items():

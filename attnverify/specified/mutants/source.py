@@ -189,6 +189,9 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
     name = _name_of(node)
     if name in UNARY_CALLS and node.args:
         yield node, node.args[0]
+    if name == "sqrt" and node.args and isinstance(node.args[0], ast.BinOp):
+        inner = node.args[0]  # each term, or factor, under a root of its own; the second outside
+        yield node, _with(inner, left=_with(node, args=[inner.left]))
     if name in ("maximum", "minimum") and len(node.args) > 1:
         yield node, node.args[1]
     if name in ("cos", "sin", "maximum", "minimum"):

@@ -5,6 +5,7 @@ what a record needs to be replayed.
 
 import re
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -318,6 +319,38 @@ def test_an_output_of_which_most_is_0_is_told_by_the_place() -> None:
 
     with pytest.raises(av.CheckFailed, match=r"the gradient by x, 0: from row 1 of \d+ on"):
         av.check(lambda x: Doubled.apply(x), spec=doubled, arrays="torch")
+
+
+def test_a_number_outside_of_the_root_is_told() -> None:
+    def own(x, gain, eps=1e-6):
+        return x / ((x * x).mean(-1, keepdim=True).sqrt() + eps) * gain
+
+    source = Path("my_spec.py")
+    with pytest.raises(av.CheckFailed, match=r"`np.sqrt\(.*\) \+ eps`"):
+        av.check(own, spec=run_path(str(source))["rms_norm"], arrays="torch")
+
+
+def cubed(x: Float[ndarray, "N"]) -> ndarray:
+    return x**3
+
+
+class Cubed(torch.autograd.Function):
+    """The factor 3 of its gradient is forgotten."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, d):
+        (x,) = ctx.saved_tensors
+        return d * x * x
+
+
+def test_of_a_power_a_part_is_told() -> None:
+    with pytest.raises(av.CheckFailed, match=r"a part of what comes back through `return x\*\*3`"):
+        av.check(lambda x: Cubed.apply(x), spec=cubed, arrays="torch")
 
 
 def masked_mean(x: Float[ndarray, "N"], seen: Bool[ndarray, "N"]) -> ndarray:
