@@ -28,6 +28,9 @@ pytestmark = pytest.mark.faults
 
 FAULTS, _ = read_faults()
 GROUPED, PLAIN, ALIBI = "grouped_attention", "scaled_dot_product_attention", "alibi_attention"
+LEARNED, XL = "learned_relative_attention", "transformer_xl_attention"
+ADDITIVE = "additive_attention"
+PACKED, PAGED = "packed_attention", "paged_attention"
 Inputs = dict[str, Any]
 Slip = Callable[[Operation, Inputs], Any]
 
@@ -142,8 +145,97 @@ OF_ALL: dict[str, Slip] = {
 }
 """In every attention with queries, keys and values in heads."""
 
+
+def first_key_of_a_sequence_lost(op: Operation, given: Inputs) -> Any:
+    """The first key of each packed sequence that has more than one is left out."""
+    starts = given["key_starts"]
+    lost = starts[:-1][np.diff(starts) > 1]
+    return op.reference(
+        **given
+        | {name: np.delete(given[name], lost, axis=0) for name in ("key", "value")}
+        | {"key_starts": starts - np.searchsorted(lost, starts)}
+    )
+
+
+def last_key_of_a_sequence_lost(op: Operation, given: Inputs) -> Any:
+    """The last key of each sequence is hidden, by its length."""
+    lengths = given.get("lengths")
+    lengths = np.diff(given["key_starts"]) if lengths is None else lengths
+    return op.reference(**given | {"lengths": np.maximum(lengths - 1, 0)})
+
+
+def key_of_the_neighbour(op: Operation, given: Inputs) -> Any:
+    """The first key of each packed sequence belongs to the one before it."""
+    starts = given["key_starts"].copy()
+    starts[1:-1] = np.minimum(starts[1:-1] + 1, starts[2:])
+    return op.reference(**given | {"key_starts": starts})
+
+
+def page_of_another_head(op: Operation, given: Inputs) -> Any:
+    """The keys and values of a sequence's middle page are another head's."""
+    page = given["page_table"][:, given["page_table"].shape[1] // 2]
+
+    def exchanged(x: ndarray) -> ndarray:
+        x = x.copy()
+        x[page] = np.roll(x[page], 1, axis=-2)
+        return x
+
+    own = {name: exchanged(given[name]) for name in ("key_pages", "value_pages")}
+    return op.reference(**given | own)
+
+
+def last_token_of_a_page_lost(op: Operation, given: Inputs) -> Any:
+    """The last token of each sequence is hidden, by its length."""
+    return op.reference(**given | {"lengths": np.maximum(given["lengths"] - 1, 0)})
+
+
+def one_token_more(op: Operation, given: Inputs) -> Any:
+    """One slot behind the last token of each sequence is seen, where its page has one."""
+    room = given["page_table"].shape[1] * given["key_pages"].shape[1]
+    return op.reference(**given | {"lengths": np.minimum(given["lengths"] + 1, room)})
+
+
+def sink_left_out(op: Operation, given: Inputs) -> Any:
+    return op.reference(**given | {"sink": None})
+
+
+def value_of_first_group(name: str) -> Slip:
+    def larger(op: Operation, given: Inputs) -> Any:
+        value = given[name].copy()
+        value[..., :1, :] *= 1.05
+        return op.reference(**given | {name: value})
+
+    return larger
+
+
+OF_CACHES: dict[str, Slip] = {
+    "scale 1/sqrt(D + 1)": OF_ALL["scale 1/sqrt(D + 1)"],
+    "scale 2 % off": OF_ALL["scale 2 % off"],
+    "sink left out": sink_left_out,
+    "mean of the values": mean,
+    "all zeros": zeros,
+}
+"""In packed sequences and in pages."""
+
+OF_PACKED = OF_CACHES | {
+    "first key lost": first_key_of_a_sequence_lost,
+    "last key lost": last_key_of_a_sequence_lost,
+    "packed: one token of the neighbour seen": key_of_the_neighbour,
+    "value scale 5 % off in one head": value_of_first_group("value"),
+}
+OF_PAGED = OF_CACHES | {
+    "last key lost": last_token_of_a_page_lost,
+    "zero keys of a stale page": one_token_more,
+    "one page of 16 is another's": page_of_another_head,
+    "value scale 5 % off in one head": value_of_first_group("value_pages"),
+}
+OF_ADDITIVE = ("first key lost", "last key lost", "all zeros")
+
 SLIPS = [
-    *((operation, name, slip) for operation in (PLAIN, ALIBI) for name, slip in OF_ALL.items()),
+    *((op, name, slip) for op in (PLAIN, ALIBI, LEARNED, XL) for name, slip in OF_ALL.items()),
+    *((ADDITIVE, name, OF_ALL[name]) for name in OF_ADDITIVE),
+    *((PACKED, name, slip) for name, slip in OF_PACKED.items()),
+    *((PAGED, name, slip) for name, slip in OF_PAGED.items()),
     (PLAIN, "zero keys of a stale page", stale_zero_keys),
     (PLAIN, "a chosen key counted twice", key_counted_twice),
     (PLAIN, "mean of the values", mean),
@@ -204,7 +296,7 @@ def test_a_slip_is_noticed_by_the_quick_profile(operation: str, slip: Slip, dtyp
     assert is_noticed(implementation(operation, slip), dtype)
 
 
-@pytest.mark.parametrize("operation", [PLAIN, ALIBI, GROUPED])
+@pytest.mark.parametrize("operation", [PLAIN, ALIBI, LEARNED, ADDITIVE, GROUPED, PACKED, PAGED])
 def test_without_a_slip_nothing_is_noticed(operation: str) -> None:
     right = implementation(operation, lambda op, given: op.reference(**given))
     found = first_failure(right, "bfloat16", Options("quick", 0))
