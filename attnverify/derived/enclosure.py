@@ -4,6 +4,7 @@ part and meet again the reverse sweep makes that sharp.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy import ndarray
@@ -41,10 +42,32 @@ Decisions = Sequence[tuple[Node, bool]]
 
 def enclose(graph: Graph, precision: Precision, exact: str = "") -> Errors:
     """Bound every node of a graph; ``exact``: a line of the user's file that loses nothing."""
-    at = Errors(graph, precision, exact=exact)
+    at = Errors(graph, precision, exact=exact, made=enclose_constants(graph, precision))
     with np.errstate(all="ignore"):
         for node in graph.order:
             _visit(at, node)
+    return at
+
+
+def enclose_constants(graph: Graph, precision: Precision) -> Errors | None:
+    """
+    Bound the steps that make the constants of a graph: in the widest format, unless each step is
+    stored. Exponentials and cosines of an exact 0 are 1, and its sine is 0, in every arithmetic.
+    """
+    made = [node.made for node in graph.order if node.made is not None]
+    if not made:
+        return None
+    P, acc = precision, precision.acc
+    if P.step is None:
+        P = replace(P, storage=acc, score=acc, softmax=acc, prob=acc, bias=acc, joined=acc)
+        P = replace(P, stage=acc, prescale=None, scale_const=None, operand=None)
+    at = Errors(Graph(made), P, constants=True)
+    with np.errstate(all="ignore"):
+        for node in at.graph.order:
+            _bound(at, node)
+            if node.name in ("exp", "cos", "sin"):
+                still = (node.inputs[0].value == 0) & (at.E[node.inputs[0]] == 0)
+                at.E[node] = np.where(still, 0.0, at.E[node])
     return at
 
 
@@ -68,6 +91,13 @@ def _is_open(at: Errors, node: Node, at_zero: bool) -> bool:
 
 
 def _visit(at: Errors, node: Node) -> None:
+    held = _bound(at, node)
+    if is_target(at.graph, node):
+        _sharpen(at, node, held)
+
+
+def _bound(at: Errors, node: Node) -> ndarray:
+    """Enclose a node by its inputs' errors; return where it may lose anything."""
     propagated, L = BOUNDS[node.kind](at, node)
     held = np.isfinite(node.value) & (not at.exact or node.origin != at.exact)
     L = _hidden_overflow(at, node, propagated, np.where(held, L, 0.0))
@@ -77,8 +107,7 @@ def _visit(at: Errors, node: Node) -> None:
     E = np.where(np.isfinite(node.value), propagated + L, 0.0)
     at.L[node], at.E[node] = L, np.where(np.isnan(E), np.inf, E)
     at.floors[node] = at.find_floor(node)
-    if is_target(at.graph, node):
-        _sharpen(at, node, held)
+    return np.asarray(held)
 
 
 def _hidden_overflow(at: Errors, node: Node, propagated: ndarray, L: ndarray) -> ndarray:

@@ -18,10 +18,10 @@ Axes = dict[str, str]
 def block_letter(op: Operation, recipe: Recipe, inputs: Inputs) -> str | None:
     """
     Name the axis along which a call falls into calls of their own: every output has it, and no
-    argument counts it. None where there is none, and of layers, whose mappings and lists have axes
-    of other kinds.
+    argument counts it. None where there is none, of layers, whose mappings and lists have axes of
+    other kinds, and of operations from outside, whose letters promise nothing.
     """
-    if op.traits.parameters or op.exact:
+    if op.traits.parameters or op.exact or op.outside is not None:
         return None
     outputs = axes_of_outputs(op, recipe, inputs)
     counted = {ARGUMENT_SIZES.get(name, "") for name in op.arguments}

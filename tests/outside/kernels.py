@@ -72,6 +72,15 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, wrong: str = "") -> Tensor:
     return T.cat(parts, -1).to(x.dtype)
 
 
+def rotary_by_position(x: Tensor, wrong: str = "") -> Tensor:
+    N, H = x.shape[1], x.shape[2] // 2
+    base = 1000.0 if wrong == "base" else 10000.0
+    frequency = 1.0 / base ** (T.arange(H, dtype=T.float32) / H)
+    angle = T.outer(T.arange(N, dtype=T.float32) + (wrong == "from one"), frequency)
+    cos, sin = angle.cos(), angle.sin() * (-1 if wrong == "backwards" else 1)
+    return rotary(x, cos, sin, wrong)
+
+
 def swiglu(x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, wrong: str = "") -> Tensor:
     gate, up = x @ w_gate.T, x @ w_up.T
     if wrong == "swapped":
@@ -212,6 +221,10 @@ KERNELS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
     "group_norm": (group_norm, ("one group", "each channel", "eps", "no bias")),
     "rotary": (rotary, ("exchanged", "interleaved", "sign", "second sign", "halves")),
+    "rotary_by_position": (
+        rotary_by_position,
+        ("base", "from one", "backwards", "interleaved", "halves"),
+    ),
     "swiglu": (swiglu, ("swapped", "sigmoid", "linear", "no up", "added")),
     "cross_entropy": (
         cross_entropy,

@@ -60,6 +60,25 @@ def rotary(
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
+def rotary_by_position(x: Float[ndarray, "B N 2H"]) -> Float[ndarray, "B N 2H"]:
+    N, H = x.shape[1], x.shape[2] // 2
+    angle = np.arange(N)[:, None] * 10000.0 ** (-np.arange(H) / H)
+    cos, sin = np.cos(angle), np.sin(angle)
+    a, b = x[..., :H], x[..., H:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def decayed_attention(
+    q: Float[ndarray, "H N D"], k: Float[ndarray, "H N D"], v: Float[ndarray, "H N E"]
+) -> Float[ndarray, "H N E"]:
+    H, N, D = q.shape
+    rate = np.linspace(0.1, 1.0, H)[:, None, None]
+    distance = np.abs(np.arange(N)[:, None] - np.arange(N))
+    s = q @ k.mT / np.sqrt(D) - 2.0 ** (-8.0 * rate) * distance
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True) * np.exp(-rate * distance) @ v
+
+
 def swiglu(
     x: Float[ndarray, "B N F"],
     w_gate: Float[ndarray, "I F"],
@@ -161,5 +180,5 @@ def masked_mean(x: Float[ndarray, "B N F"], seen: Bool[ndarray, "B N"]) -> Float
 OUTSIDE = (
     *(rms_norm, layer_norm, layer_norm_backward, group_norm, rotary, swiglu, cross_entropy),
     *(shared_heads_attention, linear_attention, gated_delta_rule, top_k_gating, int8_product),
-    *(gelu_layer, masked_mean),
+    *(gelu_layer, masked_mean, rotary_by_position, decayed_attention),
 )

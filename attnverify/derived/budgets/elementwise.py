@@ -15,7 +15,7 @@ from attnverify.derived.budgets.rows import (
     normaliser_error,
     weight_times_gradient,
 )
-from attnverify.derived.budgets.state import Errors
+from attnverify.derived.budgets.state import Errors, round_off
 from attnverify.derived.budgets.sums import Rule, bound_linear, bound_scale
 from attnverify.derived.forms import LINEAR, chosen_alone, is_scale, source_of
 from attnverify.derived.tracing.node import Node, refuse
@@ -25,15 +25,22 @@ CUTS = ("rint", "floor", "ceil", "trunc")
 
 def bound_leaf(at: Errors, node: Node) -> Rule:
     """
-    An input is exact; a table of constants that are no integers is made by the kernel itself, by
-    functions of a few ulps: 17 u, and its format.
+    An input is exact, and so are whole numbers and halves. Other tables of constants are made by
+    the kernel itself: by the steps of the specification, or where those are not known by functions
+    of a few ulps, 17 u. They are kept in `bias`, or in `stage` where something is multiplied by it.
     """
     zero = np.zeros(node.shape)
-    if not node.const or node.value.size == 1:
+    if not node.const or node.is_number:
         return zero, zero
     x = np.where(np.isfinite(node.value), node.value, 0.0)
-    off = (17 * at.P.acc.u + at.P.bias.u) * np.abs(x)
-    return np.where(x == np.round(x), 0.0, off), zero
+    if node.made is None or at.made is None:
+        off = 17 * at.P.acc.u * np.abs(x)
+        return np.where(2 * x == np.rint(2 * x), 0.0, off + at.P.bias.u * np.abs(x)), zero
+    off = at.made.E[node.made]
+    users = at.graph.users_behind_moves(node)
+    multiplies = any(user is not None and user.name == "multiply" for user in users)
+    rounded = round_off(x, off, at.P.stage if multiplies else at.P.bias)
+    return np.where((2 * x == np.rint(2 * x)) & (off == 0), 0.0, off + rounded), zero
 
 
 def bound_move(at: Errors, node: Node) -> Rule:
@@ -267,7 +274,10 @@ def _monotone(at: Errors, node: Node) -> Rule:
 
 
 def _periodic(at: Errors, node: Node) -> Rule:
-    propagated = np.minimum(2.0, at.E[node.inputs[0]])
+    """min(2, |slope| E + E^2 / 2), and a few ulps."""
+    arg, slope = node.inputs[0], np.sin if node.name == "cos" else np.cos
+    E = at.E[arg]
+    propagated = np.fmin(2.0, np.abs(slope(arg.value)) * E + E * E / 2)
     return propagated, 2 * at.P.sin_ulps * at.P.acc.u * np.abs(node.value)
 
 

@@ -30,6 +30,8 @@ class Errors:
     sizes     |x| where it is finite
     given     of a row: the displacement that a sweep has found already
     exact     a line of the user's file whose steps lose nothing, to see what it costs
+    made      errors of the steps that make constants
+    constants whether these are such steps
     factors   of a product where each step is stored: how large and how small each factor may be,
               see orders
     floors    what a positive number cannot fall below; minus infinity where nothing is known
@@ -48,6 +50,8 @@ class Errors:
     sizes: dict[Node, ndarray] = field(default_factory=dict)
     factors: dict[Node, list[tuple[ndarray, ndarray, ndarray]]] = field(default_factory=dict)
     exact: str = ""
+    made: "Errors | None" = None
+    constants: bool = False
     floors: dict[Node, ndarray | float] = field(default_factory=dict)
 
     def size(self, node: Node) -> ndarray:

@@ -22,7 +22,8 @@ from attnverify.derived.tracing.elementwise import OTHERS
 from attnverify.derived.tracing.node import COLLECTED, Node
 from attnverify.precision import Format, Precision
 
-ERRING = {"exp": "exp_ulps", "log": "exp_ulps", "tanh": "tanh_ulps", "sin": "sin_ulps"}
+ERRING = {"exp": "exp_ulps", "log": "exp_ulps", "tanh": "tanh_ulps"}
+ERRING |= {"sin": "sin_ulps", "cos": "sin_ulps"}
 
 
 def rounded(x: ndarray, fmt: Format) -> ndarray:
@@ -47,9 +48,15 @@ class Evaluation:
 
     def run(self) -> list[ndarray]:
         with np.errstate(all="ignore"):
-            for node in self.derived.graph.order:
-                self.values[node] = self.compute(node)
+            if self.at.made is not None:  # one way to compute the constants, for all of them
+                constants = Evaluation(self.derived, self.at.made, self.seeds, self.values)
+                constants.visit()
+            self.visit()
             return [rounded(self.values[node], self.at.P.storage) for node in self.derived.nodes]
+
+    def visit(self) -> None:
+        for node in self.at.graph.order:
+            self.values[node] = self.compute(node)
 
     def compute(self, node: Node) -> ndarray:
         rng = np.random.default_rng(self.seeds.get(node, 0))
@@ -63,6 +70,8 @@ class Evaluation:
         return rounded(found, extra) if extra is not None and rng.random() < 0.7 else found
 
     def leaf(self, node: Node, rng: np.random.Generator) -> ndarray:
+        if node.made is not None:
+            return self.values[node.made]
         exact = not node.const or rng.random() < 0.5
         return node.value if exact else rounded(node.value, self.at.P.acc)
 
@@ -134,12 +143,15 @@ class Evaluation:
         function = OTHERS.get(node.name) or getattr(np, node.name)
         found = function(*(self.values[i] for i in node.inputs))
         if node.name in ERRING:
-            found = self.erring(node.name, found, rng)
+            exact = self.at.constants & (self.values[node.inputs[0]] == 0)
+            found = np.where(exact, found, self.erring(node.name, found, rng))
         return self.acc(found)
 
     def erring(self, name: str, x: ndarray, rng: np.random.Generator) -> ndarray:
-        """Move what a function gave by as many ulps as it may err."""
-        unit = 2 * self.at.P.softmax.u * getattr(self.at.P, ERRING[name]) * 0.99
+        """Move what a function gave by as many ulps as it may err: sines in `acc`."""
+        P = self.at.P
+        fmt = P.acc if ERRING[name] == "sin_ulps" else P.softmax
+        unit = 2 * fmt.u * getattr(P, ERRING[name]) * 0.99
         sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, x.shape)
         return x * (1 + sign * unit)
 
@@ -196,7 +208,7 @@ def climb(derived: Derived, precision: Precision, steps: int, seed: int = 0) -> 
     """Search for the legal evaluation that comes nearest to its bound."""
     rng, at = Random(seed), derived.enclosed(precision)
     bounds = [x for x in leaves(derived.errors(precision)) if x is not None]
-    order = derived.graph.order
+    order = [*derived.graph.order, *(at.made.graph.order if at.made else ())]
     best, seeds = 0.0, {node: rng.randrange(2**30) for node in order}
     for step in range(steps):
         changed = rng.sample(order, min(1 + step % 3, len(order)))

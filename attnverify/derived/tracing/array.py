@@ -7,6 +7,7 @@ one fill; what neither has is refused with the line of the user's file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy import ndarray
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from attnverify.derived.tracing.node import Node, constant, refuse
+from attnverify.catalogue.pytrees import leaves, map_leaves
+from attnverify.derived.tracing.node import Node, NotUnderstood, constant, refuse, stepped
 
 UFUNCS: dict[str, Callable[..., Any]] = {}
 REDUCTIONS: dict[str, Callable[..., Any]] = {}
@@ -90,9 +92,13 @@ class Traced(NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> ndarray:
+        if self.node.const:
+            return self.node.value.astype(dtype or float)
         raise refuse("a traced array in a function that knows plain arrays alone")
 
     def __float__(self) -> float:
+        if self.node.const:
+            return float(self.node.value)
         raise refuse("a plain number made of a traced array")
 
     def __getitem__(self, key: Any) -> "Traced":
@@ -123,6 +129,9 @@ class Traced(NDArrayOperatorsMixin):
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in FUNCTIONS:
             return FUNCTIONS[function](*args, **options)
+        if all(x.node.const for x in leaves((args, options)) if isinstance(x, Traced)):
+            args, options = map_leaves(plain_of, (args, options))
+            return numbers(function(*args, **options))
         module = getattr(function, "__module__", "numpy").replace("numpy", "np", 1)
         raise refuse(f"{module}.{function.__name__}")
 
@@ -145,6 +154,45 @@ class Traced(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any, *_: Any, **__: Any) -> "Traced":
         return FUNCTIONS["astype"](self, dtype)
+
+
+class Numbers(ndarray):
+    """
+    Plain numbers that a specification computes with: masks and whole numbers remain plain, what is
+    made of them in floating point is a constant of the graph.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(x, (Traced, Condition)) for x in inputs):
+            return NotImplemented
+        plain = [plain_of(x) for x in inputs]
+        if out := options.pop("out", None):
+            getattr(ufunc, method)(*plain, out=tuple(map(plain_of, out)), **options)
+            return out[0]
+        found = getattr(ufunc, method)(*plain, **options)
+        if not isinstance(found, ndarray) or found.dtype.kind != "f":
+            return numbers(found)
+        return Traced(as_computed(found, ufunc, method, plain, options))
+
+
+def as_computed(
+    value: ndarray, ufunc: Any, method: str, inputs: Sequence[Any], options: dict[str, Any]
+) -> Node:
+    """Make the constant of a function of plain numbers; made in an unknown way if not traced."""
+    node = constant(value)
+    given = [Traced(constant(x)) if isinstance(x, ndarray) else x for x in inputs]
+    with suppress(NotUnderstood):
+        node.made = node_of(apply_ufunc(ufunc, method, given, dict(options))).made
+    return node
+
+
+def numbers(x: Any) -> Any:
+    return x.view(Numbers) if isinstance(x, ndarray) and x.dtype.kind in "biuf" else x
+
+
+def plain_of(x: Any) -> Any:
+    """Return the plain array of numbers, and of a constant."""
+    return np.asarray(x) if isinstance(x, (Numbers, Traced)) else x
 
 
 class Condition(NDArrayOperatorsMixin):
@@ -216,6 +264,8 @@ def apply_ufunc(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[st
     name, table = ufunc.__name__, {"__call__": UFUNCS, "reduce": REDUCTIONS}.get(method, {})
     wanted = {k: v for k, v in options.items() if v is not None and k not in ("dtype", "casting")}
     if name not in table or "where" in wanted:
+        if all(x.node.const for x in inputs if isinstance(x, Traced)):
+            return numbers(getattr(ufunc, method)(*map(plain_of, inputs), **options))
         raise refuse(f"np.{name}{'' if method == '__call__' else '.' + method}")
     return table[name](*inputs, **wanted)
 
@@ -275,9 +325,7 @@ def moved(index: Any, nodes: list[Node], fill: float = 0.0) -> Node:
     """Make the node that holds these elements of the nodes; -1 stands for the fill."""
     index = np.asarray(index)
     flat = np.concatenate([node.value.ravel() for node in nodes] + [[fill]])
-    if all(node.const for node in nodes):
-        return constant(flat[index])
-    return Node("move", "move", nodes, flat[index], index=index, fill=fill)
+    return stepped("move", "move", nodes, flat[index], index=index, fill=fill)
 
 
 def move(function: Callable[..., Any], arrays: Sequence[Any], fill: float = 0.0) -> Traced:

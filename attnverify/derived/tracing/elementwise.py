@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from attnverify.derived.tracing.array import FUNCTIONS, UFUNCS, Condition, Traced, node_of, spread
-from attnverify.derived.tracing.node import Node, constant, refuse
+from attnverify.derived.tracing.node import Node, refuse, stepped
 from attnverify.derived.tracing.steps import step
 
 UNARY = (
@@ -31,9 +31,7 @@ def elementwise(name: str, *inputs: Any) -> Traced:
     function = OTHERS.get(name) or getattr(np, name)
     with np.errstate(all="ignore"):
         value = function(*(node.value for node in nodes))
-    if all(node.const for node in nodes):
-        return Traced(constant(value))
-    return Traced(Node("ew", name, nodes, value))
+    return Traced(stepped("ew", name, nodes, value))
 
 
 @step
@@ -62,12 +60,9 @@ def where(condition: Any, a: Any, b: Any) -> Traced:
     chosen = condition.value if isinstance(condition, Condition) else np.asarray(condition, bool)
     value = np.where(chosen, first.value, second.value)
     margins = condition.margins if isinstance(condition, Condition) else ()
-    if first.const and second.const and not margins:
-        return Traced(constant(value))
     margins = tuple(spread(node, value.shape) for node in margins)
-    return Traced(
-        Node("select", "where", [first, second], value, condition=chosen, margins=margins)
-    )
+    nodes = [first, second]
+    return Traced(stepped("select", "where", nodes, value, condition=chosen, margins=margins))
 
 
 def power(base: Any, exponent: Any) -> Any:

@@ -48,7 +48,8 @@ class NotUnderstood(ValueError):
 class Node:
     """
     One step. ``value`` is what it is in float64; ``origin`` the line of the user's file that made
-    it; the other fields belong to the kinds that the module's docstring names.
+    it; ``made`` what a constant that the specification computes would be, were it no constant; the
+    other fields belong to the kinds that the module's docstring names.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Node:
     spec: tuple[str, str, str] = ("", "", "")
     terms: int = 1
     origin: str = ""
+    made: "Node | None" = None
 
     def __post_init__(self) -> None:
         self.value = np.asarray(self.value, dtype=np.float64)
@@ -76,8 +78,8 @@ class Node:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one constant number."""
-        return self.const and self.value.size == 1
+        """Whether it is one constant number, as it is written."""
+        return self.const and self.made is None and self.value.size == 1
 
     @property
     def number(self) -> float:
@@ -93,6 +95,21 @@ def product(spec: str, x: ndarray, y: ndarray) -> ndarray:
 
 def constant(x: Any) -> Node:
     return Node("leaf", "constant", [], np.asarray(x, dtype=np.float64), const=True)
+
+
+def stepped(kind: str, name: str, inputs: list[Node], value: Any, **fields: Any) -> Node:
+    """
+    Make the node of a step. Of constants alone it is one, which knows how it was made where that
+    may be rounded: whole numbers and halves are not, nor is what is only moved.
+    """
+    if not all(each.const for each in inputs) or fields.get("margins"):
+        return Node(kind, name, inputs, value, **fields)
+    found = constant(value)
+    twice = 2 * found.value[np.isfinite(found.value)]
+    computes = kind in ("ew", "sum", "einsum") and (twice != np.rint(twice)).any()
+    if computes or any(each.made for each in inputs):
+        found.made = Node(kind, name, [each.made or each for each in inputs], value, **fields)
+    return found
 
 
 def where_called() -> str:

@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.derived.tracing import elementwise, moves, sums
-from attnverify.derived.tracing.array import DECISIONS, Condition, Traced, node_of
+from attnverify.derived.tracing.array import DECISIONS, Condition, Traced, node_of, numbers
 from attnverify.derived.tracing.node import Node, constant, refuse
 
 TABLES = (moves, sums, elementwise)
@@ -55,7 +55,7 @@ def trace(specification: Callable[..., Any], inputs: Mapping[str, Any]) -> Trace
 def _leaf_of(name: str) -> Callable[[Any], Any]:
     def wrapped(x: Any) -> Any:
         is_float = isinstance(x, ndarray) and x.dtype.kind == "f"
-        return Traced(Node("leaf", name, [], x)) if is_float else x
+        return Traced(Node("leaf", name, [], x)) if is_float else numbers(x)
 
     return wrapped
 
@@ -72,6 +72,10 @@ class TracingNumpy(ModuleType):
         found = getattr(np, name)
         if name in ("array", "asarray", "ascontiguousarray"):
             return lambda x, *args, **options: _array_of(found, x, *args, **options)
+        if name == "linspace":
+            return linspace
+        if name in ("arange", "indices"):
+            return lambda *args, **options: numbers(found(*args, **options))
         return _writable(found) if name in MAKES_ARRAYS else found
 
 
@@ -83,7 +87,12 @@ def _array_of(make: Callable[..., Any], x: Any, *args: Any, **options: Any) -> A
         if not isinstance(x, (list, tuple)):
             raise refuse("np.array of this")
         return np.stack([_array_of(make, part) for part in x])
-    return make(x, *args, **options)
+    return numbers(make(x, *args, **options))
+
+
+def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True) -> Any:
+    """Write equal steps as products of whole numbers, as kernels make them."""
+    return numbers(np.arange(num)) * ((stop - start) / max(num - endpoint, 1)) + start
 
 
 def _writable(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from attnverify.derived.tracing.array import FUNCTIONS, REDUCTIONS, UFUNCS, Traced, move, node_of
 from attnverify.derived.tracing.elementwise import elementwise
-from attnverify.derived.tracing.node import Node, constant, product, refuse
+from attnverify.derived.tracing.node import Node, product, refuse, stepped
 from attnverify.derived.tracing.steps import step
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -29,7 +29,7 @@ def reduced(kind: str, x: Any, axis: Any = None, keepdims: bool = False) -> Trac
     axes = axes_of(axis, node.value.ndim)
     with np.errstate(all="ignore"):
         value = getattr(node.value, kind)(axes, keepdims=True)
-    out = Traced(constant(value) if node.const else Node(kind, kind, [node], value, axes=axes))
+    out = Traced(stepped(kind, kind, [node], value, axes=axes))
     kept = tuple(n for a, n in enumerate(node.shape) if a not in axes)
     return out if keepdims else move(lambda i: i.reshape(kept), [out])
 
@@ -117,9 +117,8 @@ def _product(a: str, b: str, out: str, x: Node, y: Node) -> Node:
     terms = prod(n for c, n in sizes.items() if c not in out)
     with np.errstate(all="ignore"):
         value = product(f"{a},{b}->{out}", x.value, y.value)
-    if x.const and y.const:
-        return constant(value)
-    return Node("einsum", f"{a},{b}->{out}", [x, y], value, terms=terms, spec=(a, b, out))
+    name = f"{a},{b}->{out}"
+    return stepped("einsum", name, [x, y], value, terms=terms, spec=(a, b, out))
 
 
 def _without_broadcast(letters: str, node: Node, sizes: dict[str, int]) -> tuple[str, Node]:

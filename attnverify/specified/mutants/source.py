@@ -197,6 +197,8 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
     if name in ("cos", "sin", "maximum", "minimum"):
         pairs = {"cos": "sin", "sin": "cos", "maximum": "minimum", "minimum": "maximum"}
         yield node, _renamed(node, pairs[name])
+    if name in ("cos", "sin"):
+        yield node, ast.UnaryOp(ast.USub(), node)
     if name in REDUCTIONS and name != "repeat":
         yield node, _renamed(node, REDUCTIONS[name])
     if name == "where" and len(node.args) == 3:

@@ -28,7 +28,7 @@ from tests.outside.catalogue import (
     transformer_xl_score,
 )
 from tests.outside.draws import draw, floats, gradient_of
-from tests.outside.specifications import OUTSIDE, layer_norm, rms_norm
+from tests.outside.specifications import OUTSIDE, layer_norm, rms_norm, rotary_by_position
 
 np.seterr(all="ignore")
 
@@ -240,3 +240,35 @@ def test_weights_made_again_by_a_logarithm_are_within_the_bound_whatever_axes_ar
         *_, right = compare(own, derived.values[0], limits[-1]).arrays
         assert right.all()
     assert np.array_equal(*limits)
+
+
+@pytest.mark.parametrize("preset", ["eager", "wide"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("N", "H"), [(13, 5), (64, 16), (2048, 4)])
+def test_tables_that_a_specification_computes_err_as_those_written_by_hand(
+    N: int, H: int, dtype: str, preset: str
+) -> None:
+    x, P = np.random.default_rng(N).standard_normal((2, N, 2 * H)), PRESETS[preset](FORMATS[dtype])
+    found = derive(rotary_by_position, {"x": x}).errors(P)
+    hand = bounds.BOUNDS["rotary_embedding"]
+    by_hand = hand(x[:, None], np.tile(np.arange(N), (2, 1)), "halves", precision=P)[:, 0]
+    ratio = found[:, 1:] / by_hand[:, 1:]
+    assert 0.5 <= ratio.min() <= ratio.max() <= 2
+
+
+def test_whole_numbers_and_halves_cost_nothing() -> None:
+    def halved(x: ndarray) -> ndarray:
+        return x * (np.arange(x.shape[0]) / 2)
+
+    P, x = PRESETS["wide"](FORMATS["float32"]), np.ones(9)
+    assert (derive(halved, {"x": x}).errors(P) <= np.arange(9) * P.acc.u).all()
+
+
+def test_a_table_that_is_computed_has_the_errors_of_its_steps() -> None:
+    """Steps over -1 ... 1 err by what they are added to, not by what is left near 0."""
+
+    def added_steps(x: ndarray) -> ndarray:
+        return x + np.linspace(-1.0, 1.0, len(x))
+
+    P = PRESETS["wide"](FORMATS["float32"])
+    assert derive(added_steps, {"x": np.zeros(9)}).errors(P)[4] > P.acc.u / 2

@@ -1,6 +1,7 @@
 """Operations from outside, judged by their specification: right kernels pass, wrong are told."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -61,6 +62,14 @@ def test_a_right_kernel_and_its_gradient_keep_within_the_derived_bounds(
             assert any(verdict.discriminating for verdict in verdicts)
 
 
+def test_a_large_call_is_bounded_whole() -> None:
+    """What the letter B stands for is the user's: a mask has it too, and a mean may go over it."""
+    (kernel, *_), sizes = implementations("masked_mean"), {"B": 9, "N": 2**15, "F": 2}
+    recipe = replace(fixed_cases("masked_mean")[0], sizes=sizes)
+    assert recipe.is_large
+    judge(kernel, case_of(recipe, "float32"))
+
+
 def failing_and_passing(implementation: Implementation) -> tuple[list[Case], list[Case]]:
     failing, passing = [], []
     for case in cases(implementation.operation.name, "float32"):
@@ -88,6 +97,7 @@ CAUSES = {
     ("layer_norm_backward", "first term"): "`d - d.mean(axis=-1, keepdims=True)` as `d`",
     ("rotary", "interleaved"): "the two halves of H interleaved in `x` and in the output",
     ("rotary", "sign"): "`a * cos - b * sin` as `a * cos + b * sin`",
+    ("rotary_by_position", "backwards"): "`np.sin(angle)` as `-np.sin(angle)`",
     ("swiglu", "swapped"): "`w_gate` and `w_up` exchanged",
     ("cross_entropy", "not smoothed"): "`smoothing` left out (0)",
     ("cross_entropy", "not ignored"): "`np.where(kept, loss[:, 0], 0.0)` as `loss[:, 0]`",
