@@ -7,6 +7,7 @@ There a short answer tells what fails the moment it is found.
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
@@ -28,6 +29,9 @@ FEW = 60
 SECONDS = 0.1
 """Between two lines; the eye needs no more."""
 
+SILENCE = 10.0
+"""Seconds without a line after which a pipe is told where a run is; later an eighth of its time."""
+
 Status = tuple[str, Any, Any]
 
 
@@ -46,14 +50,20 @@ def progress_of(config: pytest.Config, reporter: Any, tells: bool) -> "Plugin | 
     return FirstFailures(reporter) if config.getoption("verbose") < 0 else None
 
 
-class Verdicts:
+class Counts:
     """
-    Nobody watches: a plugin of one run that prints the verdicts of few cells as they come, and dots
-    of many; what reads the other end of a pipe has each at once.
+    What a run has done so far; under pytest-xdist it lives in the controller, which hears of every
+    cell's beginning and end.
     """
 
-    def __init__(self, reporter: Any) -> None:
-        self.reporter, self.total = reporter, 0
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
+        self.running: dict[str, None] = {}
+        self.here, self.there = (
+            announce.set(lambda *_: self.tick()),
+            status_board.on_case_begun.set(self.tick),
+        )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.count(len(session.items))
@@ -64,11 +74,77 @@ class Verdicts:
 
     def count(self, total: int) -> None:
         self.total = total
-        if total <= FEW:
-            self.reporter._show_progress_info = False  # a percentage behind no dots
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.running[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.running.pop(nodeid, None)
+        self.done, self.begun = self.done + 1, 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed += report.failed
+        self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies_of(report))
+
+    def pytest_sessionfinish(self) -> None:
+        announce.reset(self.here)
+        status_board.on_case_begun.reset(self.there)
+
+    def tick(self) -> None:
+        """Note that a case has begun."""
+        self.begun += 1
+
+    def line(self) -> str:
+        """Format ``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
+        # the count never goes back, though some calls that were begun are no cases in the end
+        self.cases_shown = max(self.cases_shown, self.cases + self.begun)
+        told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
+            f", {self.failed} failed" if self.failed else ""
+        )
+        if 3 <= self.done < self.total:
+            elapsed = time.monotonic() - self.start
+            told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
+        return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
+
+
+class Verdicts(Counts):
+    """
+    Nobody watches: a plugin of one run that prints the verdicts of few cells as they come, and dots
+    of many; what reads the other end of a pipe has each at once, and where the run is, when it has
+    printed nothing for a while.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        super().__init__()
+        self.reporter, self.over, self.spoken = reporter, threading.Event(), self.start
+
+    def count(self, total: int) -> None:
+        if total <= FEW and not self.total:
+            self.reporter._show_progress_info = False  # a percentage behind no dots
+            with suppress(OSError):  # what is no file has none that pytest does not catch
+                pipe = os.dup(sys.stdout.fileno()), terminal_width(sys.stdout)
+                threading.Thread(target=self.keep_talking, args=pipe, daemon=True).start()
+        super().count(total)
+
+    def keep_talking(self, pipe: int, width: int) -> None:
+        """Say where the run is after each silence, until it is over."""
+        while not self.over.wait(SILENCE / 20):
+            now = time.monotonic()
+            if self.running and now - self.spoken >= max(SILENCE, (now - self.start) / 8):
+                self.spoken, terminal = now, self.reporter._tw
+                begun = "\n" if terminal.width_of_current_line else ""
+                terminal._current_line = ""
+                with suppress(OSError):  # nobody may be there any more
+                    os.write(pipe, f"{begun}{self.line()[:width]}\n".encode())
+
+    def pytest_sessionfinish(self) -> None:
+        super().pytest_sessionfinish()
+        self.over.set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        super().pytest_runtest_logreport(report)
         for tally in tallies_of(report) if self.total <= FEW else ():
+            self.spoken = time.monotonic()
             for line in fold(verdict_line(tally), terminal_width(sys.stdout)):
                 self.reporter.write_line(line)
 
@@ -93,15 +169,18 @@ class FirstFailures(Verdicts):
         self.told = set[tuple[str, ...]]()
         self.is_alone = len(reporter.config.getoption("attn_backend") or ()) == 1
 
-    def pytest_runtest_logstart(self) -> None:
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        Counts.pytest_runtest_logstart(self, nodeid)
         if self.total <= FEW:
             self.end_line()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        Counts.pytest_runtest_logreport(self, report)
         for tally in tallies_of(report) if report.failed else ():
             what = tally["backend"], tally["implementation"], tally["aspect"]
             if what not in self.told:
                 self.told.add(what)
+                self.spoken = time.monotonic()
                 self.end_line()
                 words = " ".join(verdict_line(tally).split())
                 if self.is_alone:  # the first line of the run names it
@@ -126,10 +205,10 @@ def tallies_of(report: pytest.TestReport) -> list[dict[str, Any]]:
     ]
 
 
-class Progress:
+class Progress(Counts):
     """
-    A plugin of one run; under pytest-xdist it lives in the controller, which hears of every cell's
-    beginning and end. It ``tells`` each verdict, or how many failed.
+    A terminal: a plugin of one run whose last line says where it is. It ``tells`` each verdict, or
+    how many failed.
     """
 
     def __init__(self, reporter: Any, tells: bool) -> None:
@@ -145,36 +224,18 @@ class Progress:
         )
         self.display.start()
         self.display.console.show_cursor()  # a run that dies would leave the terminal without
-        self.start, self.shown = time.monotonic(), -math.inf
-        self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
-        self.running: dict[str, None] = {}
+        self.shown = -math.inf
         # pytest's own percentage would break the line; no public option says so this late
         reporter._show_progress_info = False
-        self.here, self.there = (
-            announce.set(lambda *_: self.tick()),
-            status_board.on_case_begun.set(self.tick),
-        )
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.total = len(session.items)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        self.total = len(ids)
+        super().__init__()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.running[nodeid] = None
+        super().pytest_runtest_logstart(nodeid)
         self.show()
 
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.running.pop(nodeid, None)
-        self.done, self.begun = self.done + 1, 0
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed += report.failed
-        tallies = tallies_of(report)
-        self.cases += sum(tally["cases"] + tally["checks"] for tally in tallies)
-        for tally in tallies if self.tells else ():
+        super().pytest_runtest_logreport(report)
+        for tally in tallies_of(report) if self.tells else ():
             if self.total <= FEW or report.failed:
                 self.tell(verdict_line(tally, report.failed))
 
@@ -190,35 +251,22 @@ class Progress:
         return category, "", ""
 
     def pytest_sessionfinish(self) -> None:
-        announce.reset(self.here)
-        status_board.on_case_begun.reset(self.there)
+        super().pytest_sessionfinish()
         with suppress(OSError):  # the terminal may be gone; the run is not
             self.display.stop()
             self.terminal.close()
 
     def tick(self) -> None:
-        """Note that a case has begun."""
-        self.begun += 1
+        super().tick()
         self.show()
 
     def show(self) -> None:
         now = time.monotonic()
         if now - self.shown >= SECONDS:
             self.shown = now
-            line = Text(self.line(now - self.start), no_wrap=True, overflow="ellipsis")
+            line = Text(self.line(), no_wrap=True, overflow="ellipsis")
             with suppress(OSError):
                 self.display.update(line, refresh=True)
-
-    def line(self, elapsed: float) -> str:
-        """Format ``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
-        # the count never goes back, though some calls that were begun are no cases in the end
-        self.cases_shown = max(self.cases_shown, self.cases + self.begun)
-        told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
-            f", {self.failed} failed" if self.failed else ""
-        )
-        if 3 <= self.done < self.total:
-            told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
-        return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
 
 
 Plugin = Progress | Verdicts | FirstFailures

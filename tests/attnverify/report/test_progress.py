@@ -148,6 +148,29 @@ def test_a_pipe_sees_neither_nor_dots_of_few_cells() -> None:
     assert not re.search(r"^[.FEsx]+ *(\[ *\d+%\])?\s*$", done.output, re.M)
 
 
+def through_a_pipe(*arguments: str, silence: float) -> str:
+    """What a pipe is given by a run that speaks after so many seconds without a line."""
+    code = (
+        "import sys; from attnverify import cli; from attnverify.report import progress; "
+        f"progress.SILENCE = {silence}; sys.exit(cli.main())"
+    )
+    known = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=known).stdout
+
+
+@pytest.mark.parametrize("more", [(), ("-v",)])
+def test_a_pipe_is_told_where_the_run_is_after_a_silence(more: tuple[str, ...]) -> None:
+    seen = through_a_pipe(*LINE, *more, silence=0.05)
+    told = re.findall(r"^\d/3 cells, \d+ cases: shift_right-mixed_verdicts-float32 .*$", seen, re.M)
+    assert told and "\x1b" not in seen and "\n\n\n" not in seen
+
+
+def test_fewer_words_and_a_run_that_speaks_are_told_nothing_between() -> None:
+    assert not steps(through_a_pipe(*LINE, "-q", silence=0.05))
+    assert not steps(through_a_pipe(*LINE, silence=1000))
+
+
 def test_a_pipe_with_more_words_has_each_verdict_before_the_next_is_judged(tmp_path: Path) -> None:
     """The second cell waits until the line of the first was read."""
     (tmp_path / "waiting.py").write_text(WAITING)
