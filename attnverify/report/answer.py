@@ -149,7 +149,16 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     path, line = find_place(source, shown)
     place = f"{path}:{line}, " if path and line > 1 else ""
     cell = f"{shown['implementation']} {shown['aspect']} {shown['dtype']}"
-    return [what, seen, f"{place}{cell}", numbers if finding.cause else ""]
+    return [what, seen, f"{place}{cell}", of_replayed(finding, numbers) if finding.cause else ""]
+
+
+def of_replayed(finding: Finding, numbers: str) -> str:
+    """Write ``B=1 N=2: output at (0, 0): got 1, expected 2``: of the case that replay shows."""
+    sizes = (finding.record.recipe if finding.record else {}).get("sizes", {})
+    letters = " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
+    named, _, worst = numbers.partition("; worst ")
+    output = "".join(named.split(": ")[-2:-1])
+    return f"{letters}: {output} {worst.partition(' (rms')[0]}" if letters and worst else numbers
 
 
 def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:

@@ -71,18 +71,21 @@ def find_file(source: str) -> str:
 
 def find_place(source: str, tally: Tally) -> tuple[str, int]:
     """
-    Find the file and the line of what was judged: a function, or an assigned name; of a package the
-    file of it that has them. Line 1 where none says; of a file with one function that one's.
+    Find the file and the line of what was judged: a function, or an assigned name, of a gradient
+    the one ``backward`` of a file that has no function for it; of a package the file of it that has
+    them. Line 1 where none says; of a file with one function that one's.
     """
     path = find_file(source)
-    own = parse_source(source).function.rpartition(".")[2]
-    judged = (tally["implementation"], f"{tally['operation']}_{tally['how']}")
-    names = (own, *judged, tally["operation"])
+    own, operation = parse_source(source).function.rpartition(".")[2], tally["operation"]
+    names = [own, tally["implementation"], f"{operation}_{tally['how']}", operation]
+    if tally["aspect"] == "gradients":
+        gradient = f"{operation}_grad"
+        names = [f"{gradient}_{tally['how']}", gradient, "backward", *names]
     rest = Path(path).parent.glob("*.py") if path.endswith("__init__.py") else ()
     lines: dict[str, int] = {}
     for file in dict.fromkeys((path, *sorted(each.as_posix() for each in rest))):
         lines = lines_of_names(file)
-        if found := next((lines[name] for name in names if name in lines), 0):
+        if found := next((lines[name] for name in names if lines.get(name)), 0):
             return file, found
     return path, next(iter(lines.values())) if len(lines) == 1 else 1
 
@@ -96,7 +99,8 @@ def lines_of_names(path: str) -> dict[str, int]:
     found = dict[str, int]()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found[node.name] = node.lineno
+            several = node.name == "backward" and "backward" in found
+            found[node.name] = 0 if several else node.lineno
         elif isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             found |= {name: node.lineno for name in names if name.islower()}

@@ -60,10 +60,52 @@ def test_words_of_a_report_end_no_command_and_open_no_tag():
 
 def test_the_line_of_the_function_is_found(tmp_path: Path):
     (tmp_path / "kernel.py").write_text(WRONG)
-    tally = {"implementation": "get_slopes", "operation": "get_slopes", "how": ""}
+    tally = {
+        "implementation": "get_slopes",
+        "operation": "get_slopes",
+        "how": "",
+        "aspect": "values",
+    }
     for name, line in (("kernel.py", 5), ("none.py", 1)):
         path = (tmp_path / name).as_posix()
         assert workflow.find_place(path, tally) == (path, line)
+
+
+BY_HAND = """class Own(Function):
+    @staticmethod
+    def backward(ctx, d_output):
+        return d_output
+
+
+def softmax(score):
+    return Own.apply(score)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "aspect", "line"),
+    [
+        (BY_HAND, "values", 7),
+        (BY_HAND, "gradients", 3),
+        (
+            BY_HAND + "\n\ndef softmax_grad(d_output, score):\n    return d_output\n",
+            "gradients",
+            11,
+        ),
+        (
+            BY_HAND + "\n\nclass Other(Function):\n    def backward(ctx, x):\n        pass\n",
+            "gradients",
+            7,
+        ),
+    ],
+)
+def test_a_gradient_is_placed_at_the_one_backward_of_a_file(
+    text: str, aspect: str, line: int, tmp_path: Path
+):
+    (tmp_path / "kernel.py").write_text(text)
+    tally = {"implementation": "softmax", "operation": "softmax", "how": "", "aspect": aspect}
+    path = (tmp_path / "kernel.py").as_posix()
+    assert workflow.find_place(path, tally) == (path, line)
 
 
 MOVED = "import numpy as np\n\n\ndef moved(x):\n    return x\n"
@@ -95,7 +137,12 @@ def test_the_place_is_found_however_a_backend_is_named(
     files["assigned.py"] = "import kernel\nget_slopes = kernel.get_slopes\nmade = get_slopes\n"
     for name, text in files.items():
         Path(name).write_text(text)
-    tally = {"implementation": "get_slopes", "operation": "get_slopes", "how": ""}
+    tally = {
+        "implementation": "get_slopes",
+        "operation": "get_slopes",
+        "how": "",
+        "aspect": "values",
+    }
     assert workflow.find_place(source, tally) == place
 
 
