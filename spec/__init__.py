@@ -3,7 +3,7 @@ The specification: what every attention operation is, in NumPy that reads like t
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
-:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`packed`, :mod:`paged`,
+:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`latent`, :mod:`packed`, :mod:`paged`,
 :mod:`quantized`, :mod:`rotary`.
 
 Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
@@ -28,6 +28,7 @@ from .grouped import (
     merge_attention,
     merge_attention_grad,
 )
+from .latent import latent_attention
 from .layers import (
     alibi_multi_head_attention,
     alibi_multi_head_attention_grad,
@@ -87,6 +88,7 @@ __all__ = [
     "grouped_attention",
     "grouped_attention_grad",
     "init_mems",
+    "latent_attention",
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",

@@ -23,9 +23,12 @@ from attnverify.backends.terms import (
 from attnverify.catalogue.operation import Operation, result_axes_of
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    "query": ("q", "Q", "queries", "query_states", "xq"),
+    "query": ("q", "Q", "queries", "query_states", "xq", "q_nope"),
     "key": ("k", "K", "keys", "key_states", "xk"),
     "value": ("v", "V", "values", "value_states", "xv"),
+    "query_rope": ("q_pe", "q_rope", "query_pe"),
+    "latent": ("ckv", "c_kv", "compressed_kv", "kv_c"),
+    "key_rope": ("kpe", "k_pe", "k_rope", "key_pe"),
     "mask": ("attn_mask", "attention_mask"),
     "visible": ("attn_mask", "attention_mask", "mask"),
     "p": ("dropout_p", "dropout_rate"),
@@ -279,6 +282,7 @@ def adapt_signature(
     if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
         return function_of_names(function)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
+    has_usual_scale = "scale" in binding.given and not operation.requires("scale")
 
     def own_arguments(**inputs: Any) -> dict[str, Any]:
         """What the function is given, by its own names, heads in front of positions."""
@@ -300,7 +304,7 @@ def adapt_signature(
                 given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"takes no {own}")
-        if inputs.get("scale") is None and "scale" in binding.given:
+        if inputs.get("scale") is None and has_usual_scale:
             given |= _usual_scale(binding.given["scale"], inputs, parameters)
         return given
 

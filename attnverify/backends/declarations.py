@@ -88,9 +88,9 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield "float mask"
     if arguments.get("keep") is not None:
         yield "dropout"
-    names = ("query", "key", "value", "value_pages")
+    names = ("query", "key", "value", "value_pages", "latent")
     shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in names]
-    query, key, value = *shapes[:2], shapes[2] or shapes[3]
+    query, key, value = shapes[0], shapes[1] or shapes[4], shapes[2] or shapes[3]
     packed = "query_starts" in arguments  # heads stand where positions do elsewhere
     if not packed and len(query) > 1 and len(key) > 1 and query[-2] != key[-2]:
         yield "N != M"

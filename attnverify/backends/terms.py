@@ -46,7 +46,7 @@ class Term:
 
 def has_lse(operation: Operation) -> bool:
     """Tell whether it returns a log-sum-exp beside its output, or is the gradient of what does."""
-    return operation.is_paged or "d_lse" in (operation.gradient or operation).axes
+    return operation.forward.second_result == "lse"
 
 
 def has_heads(axes: str, width: bool) -> bool:

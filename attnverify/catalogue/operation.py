@@ -197,17 +197,28 @@ class Operation:
         """What it returns beside its output: "weights", "lse", or "" """
         arriving = (self.gradient or self).axes
         found = (name for name in ("weights", "lse") if f"d_{name}" in arriving)
-        return "" if self.is_gradient else next(found, "lse" if self.is_paged else "")
+        alone = "lse" if self.traits.wide_outputs else ""
+        return "" if self.is_gradient else next(found, alone)
 
     @property
     def shares_keys(self) -> bool:
         """Whether several heads of queries share one head of keys and values."""
-        return "G" in self.sizes
+        return "G" in self.sizes or self.is_latent
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether its keys and values are one array; nothing is differentiated."""
+        return "latent" in self.arguments
 
     @property
     def is_packed(self) -> bool:
         """Whether its sequences lie end to end in one array."""
         return "query_starts" in self.arguments
+
+    @property
+    def lies_otherwise(self) -> bool:
+        """Whether its arrays are no heads; :mod:`attnverify.catalogue.packing` makes them."""
+        return self.is_packed or self.is_latent
 
     @property
     def is_paged(self) -> bool:
@@ -225,7 +236,7 @@ class Operation:
     @property
     def is_score(self) -> bool:
         """Whether it returns the scores of queries and keys."""
-        others = {"value", "value_pages"}
+        others = {"value", "value_pages", "latent"}
         return "query" in self.arguments and others.isdisjoint(self.arguments)
 
     @property
@@ -269,7 +280,7 @@ class Operation:
         """Whether a mask can hide slots that nobody may look at: keys, or the scores given."""
         if "score" in self.arguments:
             return self.mask is not None
-        if self.is_packed:
+        if self.lies_otherwise:
             return True
         hides_keys = self.key_mask_axes is not None or "key_padding_mask" in self.arguments
         return "key" in self.arguments and hides_keys
@@ -277,7 +288,7 @@ class Operation:
     @property
     def can_hide_from_some(self) -> bool:
         """Whether some rows may be shown a key that others are not."""
-        hides = self.traits.causal or self.mask is not None or self.is_packed
+        hides = self.traits.causal or self.mask is not None or self.lies_otherwise
         return hides and (self.is_attention or self.shares_keys or self.chapter == "layers")
 
     def requires(self, argument: str) -> bool:

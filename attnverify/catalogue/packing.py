@@ -1,6 +1,7 @@
 """
-Sequences that lie end to end, as one entry of a batch in which some rows see some keys: what is
-known of heads in front of positions holds of them too.
+Sequences that lie end to end, as one entry of a batch in which some rows see some keys, and a
+latent as the one head of keys and values that it is: what is known of heads in front of positions
+holds of them too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,15 @@ POOLS = {"key": "key_pages", "value": "value_pages"}
 
 
 def heads_first(inputs: Inputs) -> Inputs:
-    """Views of tokens [T H D] as heads [1 H T D], and of a pool's slots under the name of keys."""
+    """
+    Views of tokens [T H D] as heads [1 H T D], and of a pool's slots under the name of keys; of a
+    latent the keys with both parts, of which its values are a view.
+    """
+    if "latent" in inputs:
+        key = np.concatenate([inputs["latent"], inputs["key_rope"]], axis=-1)[:, None]
+        query = np.concatenate([inputs["query"], inputs["query_rope"]], axis=-1)
+        value = key[..., : inputs["latent"].shape[-1]]
+        return inputs | {"query": query, "key": key, "value": value}
     pools = {name: inputs[pool] for name, pool in POOLS.items() if pool in inputs}
     inputs = inputs | {name: x.reshape(-1, *x.shape[2:]) for name, x in pools.items()}
     turned = {name: inputs[name].swapaxes(0, 1)[None] for name in TOKENS if name in inputs}
@@ -30,7 +39,12 @@ def heads_first(inputs: Inputs) -> Inputs:
 
 
 def tokens_first(inputs: Inputs) -> Inputs:
-    """And back, in one piece."""
+    """And back, in one piece; a latent is what its values have become."""
+    if "latent" in inputs:
+        E, q, k = inputs["latent"].shape[-1], inputs["query"], inputs["key"][:, 0]
+        parts = {"query": q[..., :E], "query_rope": q[..., E:], "key_rope": k[..., E:]}
+        parts["latent"] = inputs["value"][:, 0]
+        return inputs | {name: np.ascontiguousarray(x) for name, x in parts.items()}
     turned = {name: inputs[name][0].swapaxes(0, 1) for name in TOKENS if name in inputs}
     found = inputs | {name: np.ascontiguousarray(x) for name, x in turned.items()}
     for name, pool in POOLS.items():

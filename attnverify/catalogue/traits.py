@@ -21,6 +21,7 @@ CHAPTERS = (
     "memory",
     "layers",
     "grouped",
+    "latent",
     "packed",
     "paged",
     "quantized",
@@ -177,6 +178,9 @@ TRAITS: dict[str, Traits] = {
         wide_outputs=(1,),
         mask_axes=_WITH_HEADS,
         skipped=_GROUPED,
+    ),
+    "latent_attention": Traits(
+        (*_ATTENTION_FAMILIES, "spotlight"), wide_outputs=(1,), skipped=_GROUPED
     ),
     "packed_attention": Traits(
         (*_ATTENTION_FAMILIES, "spotlight"),

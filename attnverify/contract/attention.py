@@ -31,6 +31,9 @@ TABLES = pattern("key_pos_embeddings [2P H D], key_pos_bias [2P H], query_pos_bi
 D_PRODUCTS, D_HEADS = pattern("d_output [B H N M]"), pattern("d_output [B H N E]")
 D_ADDITIVE = pattern("d_output [B N E]")
 SHARED_HEADS = pattern("query [B H N D], key [B G M D], value [B G M E], sink? [H]")
+LATENT = pattern(
+    "query [B H N E], query_rope [B H N D], latent [B M E], key_rope [B M D], sink? [H]"
+)
 PARTS = pattern("outputs [C B H N E], lses [C B H N]")
 D_WITH_LSE = D_HEADS + pattern("d_lse [B H N]")
 
@@ -166,6 +169,24 @@ def check_grouped(
     at = check(arrays, SHARED_HEADS, query, key, value, sink)
     check_shared_heads(at, soft_cap, scale)
     check_options(arrays, mask, keep, p, pairs(at))
+    return at
+
+
+def check_latent(
+    arrays: Arrays,
+    query: Any,
+    query_rope: Any,
+    latent: Any,
+    key_rope: Any,
+    scale: Any,
+    soft_cap: Any,
+    sink: Any,
+) -> dict[str, Any]:
+    """Hold heads that share a latent to its sizes, and the numbers to their domains."""
+    at = check(arrays, LATENT, query, query_rope, latent, key_rope, sink)
+    if scale is None:
+        raise ValueError("scale: wanted a finite number, got None")
+    check_shared_heads(at | {"G": 1}, soft_cap, scale)
     return at
 
 

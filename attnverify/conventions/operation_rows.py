@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.conventions.caches.latents import LATENT, LATENT_ANSWERS
 from attnverify.conventions.caches.paging import PAGING, PAGING_ANSWERS
 from attnverify.conventions.caches.quantizing import QUANTIZING, QUANTIZING_ANSWERS
 from attnverify.conventions.grouping import (
@@ -137,6 +138,7 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "grouped_attention": GROUPING,
     "merge_attention": MERGING,
     "packed_attention": PACKING,
+    "latent_attention": LATENT,
     "paged_attention": PAGING,
     "dequantize": QUANTIZING,
     "rotary_embedding": TURNING,
@@ -220,6 +222,7 @@ OPERATION_SPEC_ANSWERS = {
     "grouped_attention": GROUPING_ANSWERS,
     "merge_attention": MERGING_ANSWERS,
     "packed_attention": PACKING_ANSWERS,
+    "latent_attention": LATENT_ANSWERS,
     "paged_attention": PAGING_ANSWERS,
     "dequantize": QUANTIZING_ANSWERS,
     "rotary_embedding": TURNING_ANSWERS,

@@ -74,8 +74,8 @@ def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., An
     """Make a bound, as the functions of :mod:`attnverify.bounds` are, of what is traced."""
 
     def bound(precision: tuple[Precision, ...], **inputs: Any) -> Any:
-        packed = is_packed(inputs)
-        derived = trace(heads_first(dict(apart(inputs))) if packed else inputs)
+        packed, otherwise = is_packed(inputs), is_packed(inputs) or "latent" in inputs
+        derived = trace(heads_first(dict(apart(inputs))) if otherwise else inputs)
 
         def errors(P: Precision) -> Any:
             found = derived.errors(P, wide)
@@ -94,6 +94,7 @@ def by_tokens(errors: ndarray) -> ndarray:
 BOUNDS: dict[str, Callable[..., Any]] = {
     "grouped_attention": bound_by(attention, 1),
     "grouped_attention_grad": bound_by(attention_grad),
+    "latent_attention": bound_by(attention, 1),
     "packed_attention": bound_by(attention, 1),
     "packed_attention_grad": bound_by(attention_grad),
     "paged_attention": bound_by(attention, 1),

@@ -56,7 +56,7 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
     rng = np.random.default_rng(recipe.values["seed"])
     with np.errstate(all="ignore"):
         inputs = normal_arrays(operation, recipe, rng)
-        inputs = heads_first(inputs) if operation.is_packed else inputs
+        inputs = heads_first(inputs) if operation.lies_otherwise else inputs
         apply_family(inputs, recipe, dtype, rng)
         inputs = without_second(inputs, recipe)
         inputs |= mask_arguments(operation, recipe, dtype, inputs) | scalar_arguments(
@@ -66,7 +66,7 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
         inputs = fit_pages(inputs, recipe.poison in FROM_ALL)
         if recipe.poison:
             poison_hidden_slots(inputs, operation, recipe.poison, dtype, rng)
-        inputs = tokens_first(inputs) if operation.is_packed else inputs
+        inputs = tokens_first(inputs) if operation.lies_otherwise else inputs
         inputs = {
             name: round_inputs(inputs[name], operation.dtype_of(name, dtype))
             for name in operation.arguments

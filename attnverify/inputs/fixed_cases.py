@@ -150,7 +150,7 @@ def _of_many_options(op: Operation) -> list[Recipe]:
     for row, deal in enumerate(deals(op)):
         recipe = dealt_recipe(op, deal, row)
         layout = {"kind": tuple(LAYOUTS)[row % len(LAYOUTS)], "seed": 1}
-        if op.is_packed:
+        if op.lies_otherwise:
             poison = (None, "nan", "finite")[row % 3]
             found.append(replace(recipe, layout=layout, poison=poison))
             continue

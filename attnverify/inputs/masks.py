@@ -147,7 +147,7 @@ def scores_shape(operation: "Operation", inputs: "Inputs") -> tuple[int, ...] | 
         return None
     if operation.is_paged:
         return 1, query.shape[1], token_count(query), inputs["key_pages"][..., 0, 0].size
-    key: Any = inputs.get("key", query)
+    key: Any = inputs.get("key", inputs.get("latent", query))
     if operation.is_packed:
         return 1, query.shape[1], token_count(query), token_count(key)
     N, M = query.shape[-2], key.shape[-2]

@@ -216,7 +216,7 @@ def resized(recipe: Recipe, sizes: dict[str, int]) -> Recipe:
         new["F"] += new["F"] % 2 * op.traits.even_width
     if op.has_memory and {"N", "S", "M"} <= set(new):
         new["M"] = new["N"] + new["S"] * recipe.options.get("mems", True)
-    if op.shares_keys:
+    if "G" in new:
         new["G"] = gcd(new["G"], new["H"])
     if "R" in new:
         new["D"] = max(new["D"], 2)

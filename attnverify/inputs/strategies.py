@@ -59,7 +59,9 @@ def draw_recipe(
         padding=draw_padding_spec(choose, hiding) if "key_padding_mask" in op.arguments else None,
         dropout=draw_dropout_spec(choose, op) if "keep" in op.arguments else None,
         layout=draw_layout(choose, op),
-        poison=choose(poison) if {"key", "key_pages", "score"} & set(op.arguments) else None,
+        poison=choose(poison)
+        if {"key", "key_pages", "latent", "score"} & set(op.arguments)
+        else None,
         options=options,
     )
 

@@ -206,6 +206,12 @@ CPU = (
         options={"causal": True, "window": (255, None)},
     ),
     Case(
+        "eight heads of one latent, a cache of 1024",
+        "latent_attention",
+        {"B": 1, "H": 8, "N": 1, "M": 1024, "D": 64, "E": 512},
+        options={"scale": 0.0721687836},
+    ),
+    Case(
         "four sequences of 256 end to end",
         "packed_attention",
         {"B": 4, "T": 1024, "U": 1024, "H": 8, "G": 2, "D": 64, "E": 64},

@@ -36,8 +36,8 @@ def pairs_of_case(case: Case) -> ndarray:
 
 def by_heads(case: Case) -> Inputs:
     """The arrays of a case with heads in front of positions."""
-    is_packed = CATALOGUE[case.recipe.operation].is_packed
-    return heads_first(case.inputs) if is_packed else case.inputs
+    otherwise = CATALOGUE[case.recipe.operation].lies_otherwise
+    return heads_first(case.inputs) if otherwise else case.inputs
 
 
 def has_hidden_gap(case: Case) -> bool:

@@ -143,7 +143,7 @@ def decoding_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
     """
     if op.traits.parameters or op.is_score or op.traits.square:
         return
-    if "value" not in op.arguments and not op.mask and not op.is_packed:
+    if "value" not in op.arguments and not op.mask and not op.lies_otherwise:
         return
     forms = dealt(("bool",) if op.mask == "visible" else ("bool", "noisy", "finite"), rng)
     widths = dealt((64, 128), rng)

@@ -45,6 +45,10 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["merge_attention_grad: d_outputs[c][i] ="],
         ["merge_attention_grad: d_lses[c][i] ="],
     ],
+    "latent_attention": [
+        ["latent_attention: key, value =", "latent_attention: return attended"],
+        ["latent_attention: q, k =", "grouped_score: score = np.einsum"],
+    ],
     "packed_attention": [["packed_attention: found ="]],
     "packed_attention_grad": [
         ["packed_attention_grad: found ="],

@@ -366,6 +366,22 @@ def test_pages_are_given_end_to_end_or_by_slots_where_a_library_takes_them_so() 
             adapt_signature(flashinfer, PAGED)(**inputs | wrong)
 
 
+def test_a_latent_is_known_by_the_names_of_libraries_and_its_scale_has_no_default() -> None:
+    given: dict[str, Any] = {}
+
+    def mla(q_nope, q_pe, ckv, kpe, sm_scale):  # type: ignore[no-untyped-def]
+        given.update(rope=q_pe, latent=ckv, position=kpe, scale=sm_scale)
+
+    parts = {"query": (1, 2, 3, 5), "query_rope": (1, 2, 3, 4), "latent": (1, 7, 5)}
+    call: dict[str, Any] = {name: np.ones(shape) for name, shape in parts.items()}
+    call |= {"key_rope": np.zeros((1, 7, 4))}
+    adapted = adapt_signature(mla, CATALOGUE["latent_attention"])
+    for scale in (0.25, None):
+        adapted(**call, scale=scale)
+        assert given["scale"] == scale and given["latent"] is call["latent"]
+        assert given["rope"] is call["query_rope"] and given["position"] is call["key_rope"]
+
+
 def test_an_own_width_of_values_is_one_of_pages_too() -> None:
     shapes = {"query": (5, 4, 3), "key_pages": (4, 2, 1, 3), "value_pages": (4, 2, 1, 5)}
     call: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}

@@ -80,6 +80,15 @@ RIGHT: dict[str, dict[str, Any]] = {
         "p": 0.5,
     },
     "merge_attention": {"outputs": zeros(2, 3, 5, 7, 4), "lses": zeros(2, 3, 5, 7)},
+    "latent_attention": {
+        "query": zeros(2, 6, 5, 11),
+        "query_rope": zeros(2, 6, 5, 4),
+        "latent": zeros(2, 7, 11),
+        "key_rope": zeros(2, 7, 4),
+        "scale": 0.5,
+        "soft_cap": 1.5,
+        "sink": zeros(6),
+    },
     "packed_attention": {
         "query": zeros(5, 6, 4),
         "key": zeros(7, 3, 4),

@@ -23,6 +23,7 @@ from tests.rounding_variants.cases import small_inputs
 TRACES: dict[str, Callable[[today.Inputs], Derived]] = {
     "grouped_attention": today.attention,
     "grouped_attention_grad": today.attention_grad,
+    "latent_attention": lambda inputs: today.attention(heads_first(inputs)),
     "packed_attention": lambda inputs: today.attention(heads_first(inputs)),
     "packed_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
     "paged_attention": lambda inputs: today.attention(heads_first(dict(apart(inputs)))),

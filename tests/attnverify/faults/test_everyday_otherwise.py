@@ -32,6 +32,7 @@ EVERY_COMMIT = {
     "scaled_dot_product_attention",
     "alibi_attention",
     "grouped_attention",
+    "latent_attention",
     "packed_attention",
     "paged_attention",
     "merge_attention",

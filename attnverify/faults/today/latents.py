@@ -1,0 +1,211 @@
+"""Faults of latents that all heads share: whose part is read, what is scaled, what is a value."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.conventions.caches.latents import as_heads, changed, widths
+from attnverify.conventions.references import reference_of
+from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.today.grouping import placed, sink_by
+from attnverify.inputs.masks import visible_pairs
+
+attention = reference_of("latent_attention")
+ONE, BOTH, SCALE, VALUES, SEEN, NUMBERS = (
+    f"latent_attention, clause {number}" for number in (1, 2, 3, 4, 6, 7)
+)
+Options = dict[str, Any]
+
+
+def answered(change: Callable[..., Any]) -> Any:
+    """The right answer, changed."""
+    return lambda **x: change(*attention(**x), **x)
+
+
+def part(name: str, change: Callable[[ndarray], ndarray]) -> Any:
+    """One of the four arrays, changed."""
+    return changed(**{name: lambda x: change(x[name])})
+
+
+def of_first_entry(x: ndarray) -> ndarray:
+    return np.broadcast_to(x[:1], x.shape).copy()
+
+
+def rows_before_heads(x: ndarray) -> ndarray:
+    """[B N H .] read as [B H N .]."""
+    return np.asarray(x.swapaxes(1, 2).reshape(x.shape))
+
+
+def in_pairs(x: ndarray) -> ndarray:
+    """The channels of the other pairing: even ones in front, odd ones behind."""
+    return np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
+
+
+def values_out_of_step(**x: Any) -> Any:
+    """Values read from rows of both parts as if a row had E channels."""
+    (B, M, E), both = x["latent"].shape, np.concatenate([x["latent"], x["key_rope"]], axis=-1)
+    return as_heads(**x, value=both.reshape(B, -1)[:, : M * E].reshape(B, M, E))
+
+
+def values_behind(**x: Any) -> Any:
+    """The last E channels of a row of both parts for its values."""
+    E, _ = widths(x)
+    return as_heads(**x, value=np.concatenate([x["latent"], x["key_rope"]], axis=-1)[..., -E:])
+
+
+def times_zero(name: str) -> Any:
+    """0 times what stands in keys that no row of the entry sees."""
+
+    def leaking(output: ndarray, lse: ndarray, **x: Any) -> Any:
+        seen = visible_pairs(CATALOGUE["latent_attention"], x)
+        assert seen is not None
+        hidden = np.where(np.any(seen, axis=(1, 2))[:, :, None], 0.0, x[name])
+        return output + 0 * hidden.sum((1, 2))[:, None, None, None], lse
+
+    return answered(leaking)
+
+
+def lengths_by(step: int) -> Callable[[Options], Any]:
+    def lengths(x: Options) -> Any:
+        given = x.get("lengths")
+        return None if given is None else np.clip(given + step, 0, x["latent"].shape[1])
+
+    return lengths
+
+
+def first_of(name: str) -> Callable[[Options], Any]:
+    """The first entry's number for all."""
+    return lambda x: None if x.get(name) is None else np.full_like(x[name], x[name][0])
+
+
+def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
+    return output, lse.swapaxes(1, 2).reshape(lse.shape)
+
+
+def of_maximum(output: ndarray, lse: ndarray, **x: Any) -> Any:
+    """Each row's lse without the logarithm of how many keys it sees."""
+    level = attention(**x | {"query": 0 * x["query"], "query_rope": 0 * x["query_rope"],
+                             "sink": None})[1]  # fmt: skip
+    return output, np.where(lse > -np.inf, lse - np.maximum(level, 0), lse)
+
+
+add_faults("blocks", (
+    ("latent_attention_of_first_entry", "the latent of the first entry for all", "this project",
+     ONE, "B > 1", part("latent", of_first_entry)),
+    ("latent_attention_position_of_first_entry", "the key_rope of the first entry for all",
+     "this project", ONE, "B > 1", part("key_rope", of_first_entry)),
+    ("latent_attention_query_of_next_head", "the query_rope of the next head", "this project", ONE,
+     "H > 1", part("query_rope", lambda q: np.roll(q, 1, axis=1))),
+    ("latent_attention_position_of_first_head", "the query_rope of the first head for all",
+     "aprender PR #2079", ONE, "H > 1",
+     part("query_rope", lambda q: np.broadcast_to(q[:, :1], q.shape).copy())),
+    ("latent_attention_rows_before_heads", "a query_rope of [B N H D] read as [B H N D]",
+     "this project", ONE, "H > 1, N > 1", part("query_rope", rows_before_heads)),
+    ("latent_attention_latent_rows_before_heads", "a query of [B N H E] read as [B H N E]",
+     "this project", ONE, "H > 1, N > 1", part("query", rows_before_heads)),
+    ("latent_attention_next_position", "the key_rope of the key behind", "this project", ONE,
+     "M > 1", part("key_rope", lambda k: np.roll(k, -1, axis=1))),
+    ("latent_attention_first_position", "the key_rope of the first key for all", "this project",
+     ONE, "M > 1", part("key_rope", lambda k: np.broadcast_to(k[:, :1], k.shape).copy())),
+    ("latent_attention_other_pairing", "a key_rope in the channels of the other pairing",
+     "sglang PR #13495", ONE, "D > 2", part("key_rope", in_pairs)),
+    ("latent_attention_position_twice", "the position counted twice", "this project", BOTH, "any",
+     part("query_rope", lambda q: 2 * q)),
+    ("latent_attention_last_channel_lost", "the last channel of the position lost", "this project",
+     BOTH, "any",
+     part("query_rope", lambda q: q * (np.arange(q.shape[-1]) < q.shape[-1] - 1))),
+    ("latent_attention_without_latent", "the position alone scored", "this project", BOTH, "any",
+     part("query", lambda q: 0 * q)),
+    ("latent_attention_without_yarn", "a scale without the square of YaRN's factor",
+     "mobius PR #548", SCALE, "any", changed(scale=lambda x: x["scale"] / 1.59)),
+    ("latent_attention_scale_of_model", "1/sqrt(40) for every scale", "Megatron-LM #1501", SCALE,
+     "any", changed(scale=lambda x: 40**-0.5)),
+    ("latent_attention_scale_off", "a scale 2 % too large", "this project", SCALE, "any",
+     changed(scale=lambda x: 1.02 * x["scale"])),
+    ("latent_attention_values_out_of_step", "values read as if keys were as wide as they",
+     "ik_llama.cpp PR #2031", VALUES, "M > 1", values_out_of_step),
+    ("latent_attention_values_behind", "the last channels of a key for its values",
+     "this project", VALUES, "any", values_behind),
+    ("latent_attention_hidden_latent_times_zero", "0 times a hidden latent", "vllm #43961", SEEN,
+     "NaN in a hidden latent", times_zero("latent")),
+    ("latent_attention_hidden_position_times_zero", "0 times the position of a hidden key",
+     "vllm #43961", SEEN, "NaN in a hidden position", times_zero("key_rope")),
+    ("latent_attention_last_key_lost", "the last key of each length lost", "sglang #32087", SEEN,
+     "lengths", placed(attention, lengths=lengths_by(-1))),
+    ("latent_attention_key_behind", "the key behind each length seen", "this project", SEEN,
+     "lengths", placed(attention, lengths=lengths_by(1))),
+    ("latent_attention_first_length", "the first entry's length for all", "this project", SEEN,
+     "lengths, B > 1", placed(attention, lengths=first_of("lengths"))),
+    ("latent_attention_causal_forgotten", "causality ignored", "tt-metal #48899", SEEN, "causal",
+     changed(causal=lambda x: False)),
+    ("latent_attention_first_offset", "the first entry's offset for all", "vllm #36580", SEEN,
+     "offset, B > 1", changed(offset=first_of("offset"))),
+    ("latent_attention_sink_of_next_head", "the sink of the next head", "modular #6591", NUMBERS,
+     "sink, H > 1", changed(sink=sink_by(lambda sink, x: np.roll(sink, 1)))),
+    ("latent_attention_sink_twice", "a sink counted by each of two splits", "cudnn-frontend #768",
+     NUMBERS, "sink", changed(sink=sink_by(lambda sink, x: sink + np.log(2.0)))),
+    ("latent_attention_sink_scaled", "a sink that is scaled", "this project", NUMBERS, "sink",
+     changed(sink=sink_by(lambda sink, x: sink * x["scale"]))),
+    ("latent_attention_cap_of_fifty", "50 for every cap", "vllm-metal #665", NUMBERS, "soft_cap",
+     changed(soft_cap=lambda x: x.get("soft_cap") and 50.0)),
+    ("latent_attention_transposed_lse", "an lse of [B N H] read as [B H N]",
+     "vllm-xpu-kernels #479", NUMBERS, "H > 1, N > 1", answered(transposed_lse)),
+    ("latent_attention_lse_of_maximum", "an lse without the number of keys", "this project",
+     NUMBERS, "M > 1", answered(of_maximum)),
+    ("latent_attention_sink_lost_in_empty_rows", "an lse of minus infinity for that of the sink",
+     "flash-attention #2706", NUMBERS, "sink, rows without keys",
+     answered(lambda output, lse, **x: (output, np.where((output == 0).all(-1), -np.inf, lse)))),
+))  # fmt: skip
+add_conventional("blocks", (
+    ("latent_attention_scale_of_both_parts", "scale", "1/sqrt(E + D)", "ollama PR #13893", SCALE,
+     "any"),
+    ("latent_attention_scale_of_latent", "scale", "1/sqrt(E)", "this project", SCALE, "any"),
+    ("latent_attention_scale_divides", "scale", "divides", "maxtext #1370", SCALE, "any"),
+    ("latent_attention_unscaled", "scale", "1", "vLLM-metax PR #113", SCALE, "any"),
+    ("latent_attention_latent_alone_scaled", "scale", "of the latent alone", "this project", BOTH,
+     "any"),
+    ("latent_attention_without_position", "position", "left out", "this project", BOTH, "any"),
+    ("latent_attention_position_in_front", "values", "position in front", "llama.cpp PR #12801",
+     VALUES, "any"),
+    ("latent_attention_top_left", "alignment", "starts", "sparkinfer #3", SEEN,
+     "causal, more keys than queries"),
+    ("latent_attention_window_of_itself", "window counts", "the row's own key too",
+     "transformers #39408", SEEN, "a left window"),
+    ("latent_attention_two_sided_window", "window counts", "both sides", "LightLLM #1312", SEEN,
+     "a left window"),
+    ("latent_attention_without_window", "window counts", "nothing", "mistral.rs #2094", SEEN,
+     "a window"),
+    ("latent_attention_without_cap", "soft cap", "none", "sglang #33915", NUMBERS, "soft_cap"),
+    ("latent_attention_without_sink", "sink", "none", "modular #6591", NUMBERS, "sink"),
+    ("latent_attention_lse_without_sink", "sink in the lse", "left out", "FlashMLA's lse", NUMBERS,
+     "sink"),
+    ("latent_attention_lse_of_base_two", "lse base", "2 returned", "pytorch #181645", NUMBERS,
+     "any"),
+    ("latent_attention_nan_of_empty_rows", "a row of no key", "NaN", "flashinfer #3047", NUMBERS,
+     "rows without keys"),
+    ("latent_attention_plus_infinity", "a row of no key", "plus infinity", "FlashMLA's lse",
+     NUMBERS, "rows without keys"),
+))  # fmt: skip
+
+
+def in_front(**x: Any) -> Any:
+    """A row in which the position stands in front, and a query alike; the values are behind it."""
+    E, D = widths(x)
+    q = np.concatenate([x["query_rope"], x["query"]], axis=-1)
+    k = np.concatenate([x["key_rope"], x["latent"]], axis=-1)
+    parts = {"query": q[..., :E], "query_rope": q[..., E:], "latent": k[..., :E]}
+    return as_heads(**x | parts | {"key_rope": k[..., E:]}, value=k[..., D:])
+
+
+def held(function: Callable[..., Any]) -> Any:
+    """What the reference refuses is refused."""
+    return lambda **x: (attention(**x), function(**x))[1]
+
+
+add_controls("blocks", (
+    ("latent_attention_of_one_group", "one group of heads with both parts", held(as_heads)),
+    ("latent_attention_of_turned_rows", "the position in front of the latent", held(in_front)),
+))  # fmt: skip
