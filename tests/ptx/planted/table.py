@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Bug", "Kernel"]
+__all__ = ["Bug", "Kernel", "Program"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Bug:
     at: str = ""
     """Words of the line of the source that must be named; empty: any line."""
     other: str = ""
+    told: str = ""
+    """Where such a bug is told in public; the kernel itself is written anew."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,12 @@ class Kernel:
     bugs: tuple[Bug, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A right program in Triton that holds its answer to PyTorch's, and the bugs planted in it."""
+
+    name: str
+    source: str
+    bugs: tuple[Bug, ...]
