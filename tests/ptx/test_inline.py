@@ -150,6 +150,16 @@ def test_what_a_launcher_makes_goes_with_tensors_of_the_gpu(built: Any) -> None:
         assert torch.equal(built.add(a, b), a + b)
 
 
+def test_a_tensor_of_the_host_is_an_illegal_access(built: Any) -> None:
+    told = r"out of bounds: an illegal memory access: byte 0 of a tensor \[5\] on the CPU .*py:"
+    with Sides():
+        a, b = torch.ones(5, device="cuda"), torch.ones(5)
+        with pytest.raises(ptx.Finding, match=told):
+            built.add(a, b)
+        assert torch.equal(built.add(a, b.pin_memory()).cpu(), a.cpu() + b)
+        assert torch.equal(built.add(a, b.cuda()).cpu(), a.cpu() + b)
+
+
 def test_a_launch_that_a_gpu_would_not_begin_is_told(built: Any) -> None:
     with pytest.raises(ValueError, match="grid: wanted one to three positive whole numbers"):
         built.add(torch.randn(0), torch.randn(0))

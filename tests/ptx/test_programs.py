@@ -1,6 +1,8 @@
 """Programs and suites of tests that were written for a GPU run unchanged; findings fail them."""
 
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,48 @@ def test_an_assertion_that_does_not_hold_is_a_finding() -> None:
     kernel.launch(1, 1, [np.full(1, 7, np.int32)])
     with pytest.raises(ptx.Finding, match=r"trap.*kernel\.cu:2"):
         kernel.launch(1, 1, [np.zeros(1, np.int32)])
+
+
+SLOW = kernel(".reg .b64 %r; mov.u64 %r, 0;\nTOP: add.u64 %r, %r, 1;\nbra TOP;", name="slow")
+
+
+def test_a_large_launch_tells_before_it_is_made_what_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of = kernel(".reg .b32 %r;" + "mov.u32 %r, 1;" * 99)
+    Progress().start(of, (100, 10), 1024)
+    assert not capsys.readouterr().err
+    Progress().start(of, (500, 100), (1000, 1, 1))
+    assert capsys.readouterr().err == (
+        "PTX machine: k: 50000 blocks of 1000 threads, 4 at a time: 12500 times 100 instructions, "
+        "about 38 s and what its loops take\n"
+    )
+
+
+def test_a_launch_stops_when_its_time_is_over(tmp_path: Path) -> None:
+    program = PROGRAM.replace("at = tl", "while tl.load(x) > 0: tl.atomic_add(x, 1.0)\n    at = tl")
+    (tmp_path / "program.py").write_text(program.replace("LEFT", "0"))
+    done = run("run", "--no-races", "--timeout", "0.5", "program.py", "word", folder=tmp_path)
+    assert done.returncode == 1 and "PTX machine: 1 stopped: endless in double" in done.stderr
+    assert "endless: still running when its time was over (" in done.stderr
+
+
+def test_an_interruption_tells_where_blocks_stand() -> None:
+    def interrupt(signal: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            SLOW.launch(3, 64, [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    (told,) = raised.value.__notes__
+    assert re.fullmatch(
+        r"3 blocks of slow stand at:\n  kernel slow; PTX line \d+: .*: 192 threads", told
+    )
 
 
 def test_a_long_launch_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,19 +51,26 @@ class HostArrays:
                 made.written[made.low : made.high] = written
             self.placed.append((start, bytes_, made))
 
-    def find(self, pointer: int) -> tuple[Allocation, int] | None:
-        """Find the array in which a pointer lies that a kernel has read from memory; place it."""
-        self.place_holding(pointer)
+    def find(self, pointer: int) -> tuple[Allocation, int] | str | None:
+        """
+        Find the array in which a pointer lies that a kernel has read from memory; place it, or say
+        in words why no kernel may go there.
+        """
+        if elsewhere := self.place_holding(pointer):
+            return elsewhere
         for start, bytes_, allocation in self.placed:
             if start <= pointer < start + len(bytes_):
                 return allocation, start
         return None
 
-    def place_holding(self, pointer: int) -> None:
-        for start, size, label in find_living():
+    def place_holding(self, pointer: int) -> str | None:
+        for start, size, label, on_host in find_living():
             if start <= pointer < start + size:
+                if on_host:
+                    return f"an illegal memory access: byte {pointer - start} of {label} on the CPU"
                 for first, end in self.gaps(start, start + size):
                     self.place(first, end - first, label)
+        return None
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """What of a stretch is not placed yet."""
@@ -95,18 +102,20 @@ class HostArrays:
                     written |= allocation.written[allocation.low : allocation.high]
 
 
-def find_living() -> Iterator[tuple[int, int, str]]:
-    """List the bytes of PyTorch's tensors: address, size, and what they are."""
+def find_living() -> Iterator[tuple[int, int, str, bool]]:
+    """List the bytes of PyTorch's tensors: address, size, what they are, whether on the host."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
+    sides = sys.modules.get("attnverify.ptx.launchers.tensors.sides")
     gc.unfreeze()  # what is frozen is not listed
     living = [x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter)]
     gc.freeze()
     for tensor in living:
         if tensor.layout is torch.strided and tensor.is_cpu:
             storage = tensor.untyped_storage()
-            yield storage.data_ptr(), storage.nbytes(), f"a tensor {list(tensor.shape)}"
+            on_host = sides is not None and sides.is_on_host(tensor)
+            yield storage.data_ptr(), storage.nbytes(), f"a tensor {list(tensor.shape)}", on_host
 
 
 def bytes_at(start: int, size: int) -> Array:

@@ -92,8 +92,11 @@ class Memory:
         self.changes = Changes()
         self.maps: set[int] = set()
         """Addresses of the tensor maps that kernels have written."""
-        self.find_outside: Callable[[int], tuple[Allocation, int] | None] = lambda address: None
-        """An array of the host by an address in it, placed here, and where it begins there."""
+        self.find_outside: Callable[[int], tuple[Allocation, int] | str | None] = lambda at: None
+        """
+        An array of the host by an address in it, placed here, and where it begins there; or in
+        words why it cannot be.
+        """
 
     def place(
         self, x: Array, label: str = "", initialised: bool = True, edge: int | None = None

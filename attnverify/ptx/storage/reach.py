@@ -192,8 +192,8 @@ def array_of(m: "Machine", at: Array, left: Array, lanes: Array) -> tuple[Alloca
     if array is not None:
         return array, array.start, left[at[left] >> ALONE == first >> ALONE]
     outside = m.memory.find_outside(first)
-    if outside is None:
-        told = f"the address {address_of(first)} is that of no array"
+    if outside is None or isinstance(outside, str):
+        told = outside or f"the address {address_of(first)} is that of no array"
         m.fail("out of bounds", told, int(lanes[left[0]]))
     array, start = outside
     inside = (at[left] >= start) & (at[left] < start + array.high - array.low)

@@ -57,7 +57,7 @@ extern "C" __global__ void k(const float *x, float *y, int n) {
             told="acts-project/acts#307"),
         Bug("no test of the index", "i < n ? x[i] : 0", "x[i]", "out of bounds", told=MANUAL),
         Bug("threads beyond the end leave first", "s[t] = i < n ? x[i] : 0;",
-            "if (i >= n) return;\n  s[t] = x[i];", "unwritten",
+            "if (i >= n) return;\n  s[t] = x[i];", "partial warp",
             told="AccelerateHS/accelerate-cuda#5"),
         Bug("the first step is a whole block", "d = blockDim.x / 2", "d = blockDim.x",
             "out of bounds", told="kaldi-asr/kaldi#3036"),
@@ -157,12 +157,12 @@ extern "C" __global__ void k(const float *x, float *y, int rows, int columns) {
         Bug("no barrier", "  __syncthreads();\n", "", "race", told=GUIDE),
         Bug("threads at the edge leave before the barrier",
             "if (r < rows && c < columns) tile", "if (r >= rows || c >= columns) return;\n  tile",
-            "unwritten", told="xlite-dev/LeetCUDA, mat_transpose.cu"),
+            "partial warp", told="xlite-dev/LeetCUDA, mat_transpose.cu"),
         Bug("the barrier stands in the branch of the edge",
             "if (r < rows && c < columns) tile[threadIdx.x / 16][threadIdx.x % 16] = "
             "x[r * columns + c];\n  __syncthreads();",
             "if (r < rows && c < columns) {\n    tile[threadIdx.x / 16][threadIdx.x % 16] = "
-            "x[r * columns + c];\n    __syncthreads();\n  }", "deadlock",
+            "x[r * columns + c];\n    __syncthreads();\n  }", "partial warp",
             told="xlite-dev/LeetCUDA, mat_transpose.cu"),
         Bug("the guards of the second side are those of the first", "r < columns && c < rows",
             "r < rows && c < columns", "unwritten", told=MANUAL),
@@ -198,12 +198,12 @@ extern "C" __global__ void k(const float *a, const float *b, float *c, int n) {
     (
         Bug("no barrier behind the products", "q[l][j];\n    __syncthreads();", "q[l][j];",
             "race", told=GUIDE),
-        Bug("no barrier before the products", ": 0;\n    __syncthreads();\n    for", ": 0;\n    for",
-            "race", told=GUIDE),
+        Bug("no barrier before the products", ": 0;\n    __syncthreads();\n    for",
+            ": 0;\n    for", "race", told=GUIDE),
         Bug("the last tile is whole", "column < n && k + i < n ?", "column < n ?",
             "out of bounds", told="siboehm.com/articles/22/CUDA-MMM"),
         Bug("columns beyond the last are written", "if (row < n && column < n) c",
-            "if (row < n) c", "race", told=MANUAL),
+            "if (row < n) c", "out of bounds", told=MANUAL),
     ),
 )  # fmt: skip
 
@@ -293,8 +293,6 @@ extern "C" __global__ void k(int *ticket, int *serving, int *sum) {
             "    sum[0] += blockIdx.x + 1;", "race", told="Alglave et al., ASPLOS 2015"),
         Bug("no fence behind the wait", "!= mine) {}\n    __threadfence();", "!= mine) {}", "race",
             told="Alglave et al., ASPLOS 2015"),
-        Bug("every thread of a warp takes one", "if (threadIdx.x == 0) {", "{", "race",
-            told="Alglave et al., ASPLOS 2015"),
     ),
 )  # fmt: skip
 
@@ -372,8 +370,9 @@ extern "C" __global__ void k(const float *x, float *y, int n) {
     (
         Bug("the last four are no four", "if (i + 3 < n)", "if (i < n)", "out of bounds",
             told="xlite-dev/LeetCUDA, block_all_reduce.cu"),
-        Bug("the row begins at an odd number", "const float4 *)(x + i)", "const float4 *)(x + i - 1)",
-            "misaligned", told="developer.nvidia.com/blog/cuda-pro-tip-increase-performance-with-"
+        Bug("the row begins at an odd number", "const float4 *)(x + i)",
+            "const float4 *)(x + i - 1)", "misaligned",
+            told="developer.nvidia.com/blog/cuda-pro-tip-increase-performance-with-"
             "vectorized-memory-access"),
     ),
 )  # fmt: skip
@@ -400,8 +399,8 @@ DYNAMIC = Kernel(
     "two arrays in dynamic shared memory",
     r"""
 extern "C" __global__ void k(const int *x, int *y) {
-  extern __shared__ int all[];
-  int *first = all, *second = all + 64;
+  extern __shared__ int both[];
+  int *first = both, *second = both + 64;
   int t = threadIdx.x;
   first[t] = x[t];
   second[t] = -x[t];
@@ -414,9 +413,9 @@ extern "C" __global__ void k(const int *x, int *y) {
     lambda: [np.arange(64, dtype=np.int32), np.zeros(64, np.int32)],
     equals(1, lambda given: [63] * 64),
     (
-        Bug("bytes taken for numbers", "all + 64", "all + 64 * sizeof(int)", "out of bounds",
+        Bug("bytes taken for numbers", "both + 64", "both + 64 * sizeof(int)", "out of bounds",
             told=MANUAL),
-        Bug("they overlap", "all + 64", "all + 32", "race", told=MANUAL),
+        Bug("they overlap", "both + 64", "both + 32", "race", told=MANUAL),
     ),
     settings={"shared": 512},
 )  # fmt: skip
@@ -448,7 +447,7 @@ extern "C" __global__ void k(int *y) {
         Bug("more threads are named than come", "bar.sync 1, 64", "bar.sync 1, 96", "deadlock",
             told="ggml-org/llama.cpp#13469"),
         Bug("producers do not wait", 'if (i) asm volatile("bar.sync 2, 64;" ::: "memory");', "",
-            "race", told="ggml-org/llama.cpp#13469"),
+            "deadlock", told="ggml-org/llama.cpp#13469"),
         Bug("consumers arrive at another barrier", "bar.arrive 2, 64", "bar.arrive 3, 64",
             "deadlock", told="ggml-org/llama.cpp#13469"),
     ),

@@ -34,6 +34,7 @@ from attnverify.ptx.launchers.cuda import launch
 from attnverify.ptx.launchers.cupy import add_line_numbers
 from attnverify.ptx.launchers.nvrtc import compile_source
 from attnverify.ptx.launchers.sources.files import read_whole
+from attnverify.ptx.launchers.tensors.sides import is_on_host
 from attnverify.ptx.text.two_sides import device_side, host_side
 
 __all__ = ["inline_on_machine"]
@@ -107,7 +108,8 @@ class Extension:
         try:
             arguments = [read(each) for each in given[:count]]
             kernel = self.kernel(name.decode())
-            arrays = [x for tensor in self.living if (x := bytes_of(tensor)).size]
+            reached = (tensor for tensor in self.living if not is_on_host(tensor))
+            arrays = [x for tensor in reached if (x := bytes_of(tensor)).size]
             launch(kernel, sizes[:3], sizes[3:6], arguments, arrays=arrays, shared=shared,
                    **self.settings)  # fmt: skip
         except BaseException as error:
