@@ -131,17 +131,22 @@ def is_seen(said: str) -> bool:
 
 
 def summary(record: list[dict[str, Any]]) -> list[str]:
-    """Of each tool, as rows of the book: bugs seen, by numbers alone, and not; twins accused."""
-    lines = []
-    for name in ("machine", "interpreter", "ttsem", "triton-viz"):
-        mine = [(bool(row["bug"]), *row[name]) for row in record if name in row]
+    """Of each tool, as rows of the book: bugs seen, by numbers alone, and not; twins stopped."""
+    lines, tools = [], ("interpreter", "ttsem", "triton-viz")
+    for label, name, wanted in (
+        ("the machine, CUDA C++", "machine", False),
+        ("the machine, Triton", "machine", True),
+        *((tool, tool, True) for tool in tools),
+    ):
+        rows = (row for row in record if (tools[0] in row) is wanted)
+        mine = [(bool(row["bug"]), *row[name]) for row in rows]
         bugs = [said for bug, said, _ in mine if bug]
         seen, right = sum(map(is_seen, bugs)), bugs.count("right numbers")
-        accused = sum(is_seen(said) or said != "right numbers" for bug, said, _ in mine if not bug)
-        cells = (len(bugs), seen, len(bugs) - seen - right, right, accused)
+        stopped = sum(said != "right numbers" for bug, said, _ in mine if not bug)
+        cells = (len(bugs), seen, len(bugs) - seen - right, right, stopped)
         seconds = sum(seconds for *_, seconds in mine) / len(mine)
-        lines.append(f"   * - {name}\n     - " + "\n     - ".join(map(str, cells))
-                     + f"\n     - {seconds:.1f}")  # fmt: skip
+        shown = "\n     - ".join([label, *map(str, cells), f"{seconds:.2f}"])
+        lines.append(f"   * - {shown}\n")
     return lines
 
 
