@@ -5,6 +5,7 @@ What is only subtracted from exponents has no derivative, by structure: carried 
 its adjoint is what rounding left of a zero, and would stand for paths that no kernel has.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +21,18 @@ from attnverify.derived.tracing.elementwise import compared, where
 from attnverify.derived.tracing.node import COLLECTED, Node, refuse
 from attnverify.derived.tracing.sums import einsum
 
+Place = tuple[str, str, int, int]
+
 
 @dataclass(frozen=True)
 class Given:
     """
     What a node gives back to one of its inputs, which was given so much ``before`` it: the adjoint
-    of the node itself, d, and the ``part`` of the input; the ``number`` counts the parts of a pass.
+    of the node itself, d, and the ``part`` of the input. Its ``place`` is the same at all sizes:
+    the line, the function, which of these it is, and which of its inputs.
     """
 
-    number: int
+    place: Place
     through: Node
     to: Node
     d: Traced
@@ -63,7 +67,12 @@ def gradient(
 class _Backward:
     def __init__(self, graph: Graph, wanted: set[Node], collect: Collect) -> None:
         self.graph, self.found = graph, dict[Node, Traced]()
-        self.collect, self.count, self.through = collect, 0, graph.outputs[0]
+        self.collect, self.count, self.through = collect, -len(graph.outputs), graph.outputs[0]
+        self.places, alike = dict[Node, tuple[str, str, int]](), Counter[tuple[str, str]]()
+        for node in graph.main:
+            own = node.origin, node.name
+            self.places[node] = (*own, alike[own])
+            alike[own] += 1
         self.needed = set(wanted)
         for node in graph.main:
             if any(each in self.needed for each in node.inputs):
@@ -77,12 +86,13 @@ class _Backward:
         part = without_lead(part, node.shape)
         self.mass[node] = self.mass.get(node, 0.0) + np.abs(part.node.value)
         d, before = self.found.get(self.through, part), self.found.get(node)
-        given = Given(self.count, self.through, node, d, part, before)
+        place = (*self.places[self.through], self.count)
+        given = Given(place, self.through, node, d, part, before)
         self.found[node] = self.collect(given)
         self.count += 1
 
     def visit(self, node: Node) -> None:
-        self.through, d = node, self.found[node]
+        self.through, self.count, d = node, 0, self.found[node]
         if self._is_phantom(node, d):
             return
         if node in self.graph.rows:

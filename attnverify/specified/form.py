@@ -100,10 +100,15 @@ def followed(function: Callable[..., Any]) -> Callable[..., Any]:
     def of_arrays(**inputs: Any) -> Any:
         if DECISIONS.get() is not None:
             return run_followed(function, inputs)
-        outputs = trace(of_arrays, inputs).outputs
-        return map_leaves(lambda node: None if node is None else node.value, outputs)
+        return traced_values(of_arrays, inputs)
 
     return of_arrays
+
+
+def traced_values(function: Callable[..., Any], inputs: dict[str, Any]) -> Any:
+    """Return what a function gives, with the values of its graph."""
+    outputs = trace(function, inputs).outputs
+    return map_leaves(lambda node: None if node is None else node.value, outputs)
 
 
 def abs_difference(x: ndarray, y: ndarray) -> ndarray:

@@ -5,15 +5,26 @@ does: "what comes back through `lse * target.sum(-1)` without its factor, my_spe
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import combinations
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.outside import Mutant
-from attnverify.derived.gradient import Collect, Given, added, without_lead
+from attnverify.catalogue.pytrees import leaves
+from attnverify.derived.forms import source_of
+from attnverify.derived.gradient import (
+    Collect,
+    Given,
+    Place,
+    added,
+    sum_of_exponentials,
+    without_lead,
+)
 from attnverify.derived.tracing.array import Traced
 from attnverify.derived.tracing.elementwise import where
 from attnverify.derived.tracing.node import Node
@@ -54,6 +65,7 @@ CHANGES: dict[str, Collect] = {
 }
 PART = "a part of what"
 """Of a line that gives back several parts, as a power does."""
+WEIGHTED = "what comes back through {line} multiplied with the softmax before it is summed"
 OVERWRITTEN = "of what comes back to one place {words} part alone, through {line}"
 ORDERS = {"the last": True, "the first": False}
 """What is left where blocks load, add and store at one place."""
@@ -64,30 +76,113 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     if not operation.is_gradient:
         return
     seen = parts_of(operation)
+    shifts: dict[Place, Collect] = {given.place: _lost for given in seen if is_shift(given)}
     ways = Counter(given.through.origin for given in seen)
     for words, change in CHANGES.items():
         for given in seen:
             what = PART if ways[given.through.origin] > 1 else "what"
             told = words.format(what=what, line=quote_line(operation.own, given.through.origin))
-            yield told, _answer(operation, partial(partial, _one, given.number, change)), 2
+            changes = shifts | {given.place: change}
+            yield told, _answer(operation, partial(_several, changes)), 2
+    yield from _averaged(operation, seen)
+    yield from _behind_factors(operation, seen)
+    for given in seen:
+        if given.d.size > given.part.size and sum_of_weights(given.to) is not None:
+            told = WEIGHTED.format(line=quote_line(operation.own, given.through.origin))
+            changes = shifts | {given.place: _weighted}
+            yield told, _answer(operation, partial(_several, changes)), 2
     several = {given.to: given for given in seen if given.before is not None}
     for to, given in several.items():
-        numbers = {each.number for each in seen if each.to is to}
+        places = {each.place for each in seen if each.to is to}
         for words, last in ORDERS.items():
             line = quote_line(operation.own, given.through.origin)
             told = OVERWRITTEN.format(words=words, line=line)
-            yield told, _answer(operation, partial(Overwriting, numbers, last)), 2
+            yield told, _answer(operation, partial(Overwriting, places, last)), 2
+
+
+def _averaged(operation: "SpecifiedOperation", seen: list[Given]) -> Iterator[Mutant]:
+    """List sums over what an input was broadcast along that are means, over all of it or a part."""
+    for given in seen:
+        lead = given.d.ndim - given.part.ndim
+        axes = [*range(lead)] if given.to.kind == "leaf" else []
+        for few in (each for n in range(len(axes)) for each in combinations(axes, n + 1)):
+            over = " and ".join(f"axis {axis}" for axis in few)
+            line = quote_line(operation.own, given.through.origin)
+            told = f"what comes back to `{given.to.name}` through {line} averaged over {over}"
+            changes = {given.place: partial(_mean, axes=few)}
+            yield told, _answer(operation, partial(_several, changes)), 1
+
+
+def _mean(given: Given, axes: Sequence[int]) -> Traced:
+    count = prod(given.d.shape[axis] for axis in axes)
+    return _with_part(given, given.part / float(count))
+
+
+def _behind_factors(operation: "SpecifiedOperation", seen: list[Given]) -> Iterator[Mutant]:
+    """
+    List what one part of a quotient or product lacks: a factor of what arrives at it, which the
+    others have, as where a norm's mean is taken without the gain.
+    """
+    for first in seen:
+        if first.through.name != "multiply":
+            continue
+        for then in (each for each in seen if each.through is first.to):
+            others = [x for x in map(source_of, first.through.inputs) if x is not first.to]
+            leaf = bool(others) and others[0].kind == "leaf" and not others[0].const
+            factor = f"`{others[0].name}`" if leaf else "the factor behind it"
+            line = quote_line(operation.own, then.through.origin)
+            told = f"{PART} comes back through {line} without {factor}"
+            yield told, partial(_without_factor, operation, first.place, then.place), 2
+
+
+def _without_factor(
+    operation: "SpecifiedOperation", first: Place, then: Place, inputs: dict[str, Any]
+) -> Any:
+    """
+    Compute a gradient in which what arrives lacks a factor for one part alone: gradients are linear
+    in what arrives, so the flow through that part is the difference of two.
+    """
+    own, bare, rest = (
+        leaves(_answer(operation, partial(_several, changes))(inputs))
+        for changes in ({then: _lost}, {first: _bare}, {first: _bare, then: _lost})
+    )
+    return tuple(x + y - z for x, y, z in zip(own, bare, rest, strict=True))
+
+
+def is_shift(given: Given) -> bool:
+    """Tell whether it is what comes back to a maximum that is only subtracted: nothing."""
+    part, d = given.part.node.value, given.d.node.value
+    return given.to.kind == "max" and bool(np.abs(part).max() <= 1e-11 * np.abs(d).sum())
+
+
+def _several(changes: Mapping[Place, Collect]) -> Collect:
+    return lambda given: changes.get(given.place, added)(given)
+
+
+def sum_of_weights(node: Node) -> Node | None:
+    return sum_of_exponentials(node.inputs[0]) if node.name == "log" else None
+
+
+def _weighted(given: Given) -> Traced:
+    """Multiply what arrives at a log-sum-exp with the weights of its row before it is summed."""
+    total = sum_of_weights(given.to)
+    assert total is not None
+    d = given.d * (-1.0 if given.through.name == "subtract" else 1.0)
+    weights = Traced(total.inputs[0]) / Traced(total)
+    if weights.shape != d.shape:
+        return added(given)
+    return _with_part(given, without_lead(weights * d, given.to.shape))
 
 
 class Overwriting:
     """Parts of one adjoint that overwrite each other, where each gives something."""
 
-    def __init__(self, numbers: set[int], last: bool) -> None:
-        self.numbers, self.last = numbers, last
+    def __init__(self, places: set[Place], last: bool) -> None:
+        self.places, self.last = places, last
         self.written: dict[Node, ndarray] = {}
 
     def __call__(self, given: Given) -> Traced:
-        if given.number not in self.numbers:
+        if given.place not in self.places:
             return added(given)
         mine, before = covered(given), self.written.get(given.to)
         self.written[given.to] = mine if before is None else mine | before
@@ -119,7 +214,3 @@ def _answer(
             return operation.collected(inputs, new()).values
 
     return answer
-
-
-def _one(number: int, change: Collect, given: Given) -> Traced:
-    return change(given) if given.number == number else added(given)

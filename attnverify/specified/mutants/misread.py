@@ -69,11 +69,37 @@ def misread(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     """List the mutants of every argument, and of two of the same axes exchanged."""
     for argument in operation.described:
         yield from ((words, answer, 1) for words, answer in _of_one(operation, argument))
+    yield from _without_guards(operation)
     arrays = [one for one in operation.described if one.kind == "float"]
     for one, other in combinations(arrays, 2):
         if one.axes == other.axes:
             words = f"`{one.name}` and `{other.name}` exchanged"
             yield words, _exchanged(operation, one.name, other.name), 1
+
+
+def _without_guards(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    """List masks that are left out with a small number that is needed for their sake alone."""
+    masks = [one.name for one in operation.described if one.kind == "bool"]
+    for name in masks:
+        for small in (one for one in operation.described if one.kind == "number"):
+            usual = small.choices[0]
+            if isinstance(usual, float) and 0 < usual < 0.1:
+                words = f"`{name}` left out (all true), and `{small.name}` with it"
+                read = {
+                    name: OF_MASKS["left out (all true)"],
+                    small.name: OF_NUMBERS["left out (0)"],
+                }
+                yield words, _answer_of(operation, read), 2
+
+
+def _answer_of(
+    operation: "SpecifiedOperation", read: dict[str, Read]
+) -> Callable[[dict[str, Any]], Any]:
+    def answer(inputs: dict[str, Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return operation.evaluate(inputs | {n: change(inputs[n]) for n, change in read.items()})
+
+    return answer
 
 
 def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Told]:
@@ -163,11 +189,8 @@ def deinterleaved(x: ndarray, axis: int) -> ndarray:
 def _answer(
     operation: "SpecifiedOperation", name: str, read: Read, after: Read = lambda x: x
 ) -> Callable[[dict[str, Any]], Any]:
-    def answer(inputs: dict[str, Any]) -> Any:
-        with np.errstate(all="ignore"):
-            return after(operation.evaluate(inputs | {name: read(inputs[name])}))
-
-    return answer
+    own = _answer_of(operation, {name: read})
+    return lambda inputs: after(own(inputs))
 
 
 def _answer_and(

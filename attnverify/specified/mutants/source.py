@@ -21,7 +21,7 @@ from attnverify.catalogue.outside import Mutant
 from attnverify.specified.mutants.gradients import changed_gradients
 from attnverify.specified.mutants.misread import misread
 from attnverify.specified.mutants.stand_ins import STAND_INS, WORDS
-from attnverify.specified.mutants.steps import changed_steps
+from attnverify.specified.mutants.steps import changed_steps, without_maxima
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
@@ -75,6 +75,7 @@ def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         )
     yield from misread(operation)
     yield from changed_gradients(operation)
+    yield from without_maxima(operation)
     if operation.form.itself is not None:  # what a line of PyTorch calls, it does not spell
         yield from changed_steps(operation)
 

@@ -14,9 +14,12 @@ import ml_dtypes
 import numpy as np
 
 from attnverify.catalogue.outside import Mutant, Number
-from attnverify.derived.tracing.array import Traced, node_of
+from attnverify.derived.forms import source_of
+from attnverify.derived.tracing.array import DECISIONS, Traced, node_of
+from attnverify.derived.tracing.run import trace
 from attnverify.derived.tracing.steps import Step, Steps, counted_by
 from attnverify.inputs.recipe import Recipe
+from attnverify.specified.form import traced_values
 from attnverify.specified.mutants.misread import SMALL
 from attnverify.specified.reading import quote_line
 
@@ -56,8 +59,8 @@ NOUNS = {
     "multiply": ("factor", "factor"),
     "divide": ("dividend", "divisor"),
 }
-OVERFLOWING = {"float32": 88.72, "float16": 11.09}
-"""Above these numbers exp overflows in a format, or in one of as many bits for exponents."""
+OVERFLOWING = (88.72, 11.09)
+"""Above these numbers exp overflows in float32 and bfloat16, and in float16."""
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "left out (0)": lambda x: 0.0 * x,
     "left out (1)": lambda x: 0.0 * x + 1.0,
@@ -88,7 +91,7 @@ def steps_of(operation: "SpecifiedOperation") -> Sequence[Step]:
     usual = Recipe(forward.name, **next(forward.fixed()))
     steps = Steps()
     with counted_by(steps):
-        forward.run(**forward.expand(usual, "float64"))
+        trace(forward.run, forward.expand(usual, "float64"))
     return steps.seen
 
 
@@ -129,6 +132,33 @@ def changed_steps(operation: "SpecifiedOperation") -> Iterator[Mutant]:
             )
 
 
+def without_maxima(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    """List maxima that are not subtracted, where exp, or the sum of what it gives, overflows."""
+    steps = steps_of(operation)
+    elementwise = [
+        (at, step.arguments) for at, step in enumerate(steps) if step.name == "elementwise"
+    ]
+    exps = [at for at, (name, *_) in elementwise if name == "exp"]
+    sums = [at for at, step in enumerate(steps) if step.name == "reduced"]
+    for at, (name, *given) in elementwise if exps else ():
+        if name == "subtract" and source_of(node_of(given[1])).kind == "max":
+            line = quote_line(operation.own, steps[at].line)
+            words = f"the maximum not subtracted, so that exp overflows, in {line}"
+            for most in OVERFLOWING:
+                other = partial(_overflowing, most=most)
+                yield words, _answer(operation, (at, *exps, *sums), other), 2
+
+
+def _overflowing(kind: str, x: Any, *rest: Any, most: float) -> Any:
+    """What a difference, an exponential or a sum gives where nothing was subtracted."""
+    if kind == "subtract":
+        return x + 0.0 * rest[0]
+    if kind == "exp":
+        return np.where(x > most, np.inf, np.exp(np.where(x > most, 0.0, x)))
+    found = getattr(np, kind)(x, axis=rest[0], keepdims=rest[1])
+    return np.where(found > np.exp(most), np.inf, found) if kind == "sum" else found
+
+
 def _answer(
     operation: "SpecifiedOperation", at: tuple[int, ...], other: Other
 ) -> Callable[[dict[str, Any]], Any]:
@@ -140,7 +170,8 @@ def _answer(
         @wraps(own)
         def run(**inputs: Any) -> Any:
             with counted_by(Steps(at, other)):
-                return own(**inputs)
+                plain = form.itself is None and DECISIONS.get() is None
+                return traced_values(own, inputs) if plain else own(**inputs)
 
         return run
 
@@ -164,8 +195,6 @@ def of_elementwise(name: str, *given: Any) -> Iterator[Told]:
         yield f"{name} left out", partial(_operand, place=0)
         for how, other in APPROXIMATIONS.get(name, {}).items():
             yield f"{name} approximated {how},", lambda _, x, other=other: other(x)
-    if name == "subtract":
-        yield from of_difference(*given)
     if name == "multiply":
         yield from of_scaled_choice(*given)
     yield from of_comparison(name, *given)
@@ -197,16 +226,6 @@ def of_comparison(name: str, *given: Any) -> Iterator[Told]:
     for place, x in enumerate(given):
         if len(given) == 2 and (node := node_of(x)).is_number:
             yield from _of_number(name, place, node.number)
-
-
-def of_difference(x: Any, y: Any) -> Iterator[Told]:
-    """A maximum that is not subtracted, where exp then overflows."""
-    node = node_of(y)
-    while node.kind == "move" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    for dtype, most in OVERFLOWING.items() if node.kind == "max" else ():
-        words = f"the maximum not subtracted, so that exp overflows in {dtype}"
-        yield words, lambda _, x, y, most=most: x + np.where(x > most, np.inf, 0.0) + 0.0 * y
 
 
 def _of_number(name: str, place: int, number: float) -> Iterator[Told]:

@@ -4,6 +4,7 @@ what a record needs to be replayed.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
@@ -287,9 +288,74 @@ class NegatedLoss(SoftLoss):
         return d[:, None] * (weights + target), d[:, None] * (lse - x)
 
 
+def log_softmax(x: Float[ndarray, "N C"], temperature: float = 2.0) -> ndarray:
+    z = x / temperature
+    z = z - np.max(z, axis=-1, keepdims=True)
+    return z - np.log(np.sum(np.exp(z), axis=-1, keepdims=True))
+
+
+def log_softmax_by(backward):
+    class LogSoftmax(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, temperature):
+            y = torch.log_softmax(x / temperature, -1)
+            ctx.save_for_backward(y)
+            ctx.temperature = temperature
+            return y
+
+        @staticmethod
+        def backward(ctx, d):
+            (y,) = ctx.saved_tensors
+            return backward(d, y.exp(), ctx.temperature), None
+
+    return lambda x, temperature=2.0: LogSoftmax.apply(x, temperature)
+
+
+class Normed(torch.autograd.Function):
+    """Its backward averages over the batch, and forgets the gain where it takes the mean."""
+
+    @staticmethod
+    def forward(ctx, x, gain, wrong):
+        r = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+        ctx.save_for_backward(x * r, gain, r)
+        ctx.wrong = wrong
+        return x * r * gain
+
+    @staticmethod
+    def backward(ctx, d):
+        y, gain, r = ctx.saved_tensors
+        back = d if ctx.wrong == "no gain" else d * gain
+        d_gain = (d * y).sum(1)
+        d_gain = d_gain.mean(0) if ctx.wrong == "mean" else d_gain.sum(0)
+        return r * (d * gain - y * (back * y).mean(-1, keepdim=True)), d_gain, None
+
+
+def normed(x: Float[ndarray, "B N D"], gain: Float[ndarray, "D"]) -> ndarray:
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-5) * gain
+
+
 @pytest.mark.parametrize(
     ("spec", "kernel", "words"),
     [
+        (normed, lambda x, gain: Normed.apply(x, gain, "no gain"), "a part .* without `gain`"),
+        (normed, lambda x, gain: Normed.apply(x, gain, "mean"), "`gain` .* averaged over axis 0"),
+        (
+            log_softmax,
+            log_softmax_by(lambda d, p, t: (d - p * (d * p).sum(-1, keepdim=True)) / t),
+            "multiplied with the softmax before it is summed",
+        ),
+        (
+            log_softmax,
+            log_softmax_by(lambda d, p, t: d - p * d.sum(-1, keepdim=True)),
+            "x / temperature.* without its factor",
+        ),
+        (
+            log_softmax,
+            lambda x, temperature=2.0: (
+                x / temperature - (x / temperature).exp().sum(-1, keepdim=True).log()
+            ),
+            "the maximum not subtracted, so that exp overflows, in `z = z - ",
+        ),
         (soft_loss, lambda x, target: NegatedLoss.apply(x, target), "np.sum.* negated"),
         (neighbours, lambda x, w: FirstNeighbours.apply(x, w), "place the first part alone"),
         (soft_loss, lambda x, target: SoftLoss.apply(x, target), "lse \\* total - .* its factor"),
@@ -355,6 +421,15 @@ def test_of_a_power_a_part_is_told() -> None:
 
 def masked_mean(x: Float[ndarray, "N"], seen: Bool[ndarray, "N"]) -> ndarray:
     return np.where(seen, x, 0.0).sum() / np.maximum(seen.sum(), 1)
+
+
+def test_a_mask_that_is_ignored_with_its_guard_is_one_mistake() -> None:
+    def mean(x: Float[ndarray, "B N"], seen: Bool[ndarray, "B N"], eps: float = 1e-6) -> ndarray:
+        return np.sum(x * seen, axis=1) / (np.sum(seen, axis=1) + eps)
+
+    with pytest.raises(av.CheckFailed, match=r"`seen` left out .* `eps` with it") as failure:
+        av.check(lambda x, seen, eps=1e-6: x.mean(1), spec=mean)
+    assert "2 mistakes" not in str(failure.value)
 
 
 def test_a_mean_over_all_in_place_of_those_that_count_is_told() -> None:
@@ -438,3 +513,25 @@ def test_what_is_not_understood_is_told_by_the_command() -> None:
     run = verify("spec", "my_spec.py")
     assert run.status == 4
     assert "my_spec.py:9: np.median is not understood" in run.output
+
+
+def test_the_parts_of_a_gradient_have_the_same_places_at_all_sizes() -> None:
+    """Whether rounding leaves something of a maximum that is only subtracted hangs on the size."""
+    register(log_softmax)
+    gradient, places = CATALOGUE["log_softmax_grad"], []
+    for sizes in ({"N": 5, "C": 3}, {"N": 33, "C": 33}):
+        seen = {}
+
+        def collect(given, seen=seen):
+            seen[given.place] = (given.through.name, given.to.name)
+            return given.part if given.before is None else given.before + given.part
+
+        recipe = Recipe("log_softmax_grad", sizes, {"family": "normal", "seed": 7})
+        gradient.collected(
+            gradient.expand(replace(recipe, options={"temperature": 2.0}), "float64"), collect
+        )
+        places.append(seen)
+    first, second = places
+    assert len(first) > 5
+    assert all(first[place] == second[place] for place in set(first) & set(second))
+    assert len(set(first) & set(second)) > 5

@@ -60,7 +60,7 @@ CAUSES = {
     ("1_product_of_a_transposed", "seen"): "`a` negated",
     ("1_product_of_a_transposed", "unseen"): "`a` rounded to bfloat16",
     ("2_softmax_of_rows", "seen"): "the sum over axis 0 in place of 1",
-    ("2_softmax_of_rows", "unseen"): "the maximum not subtracted, so that exp overflows in float32",
+    ("2_softmax_of_rows", "unseen"): "the maximum not subtracted, so that exp overflows",
     ("3_norm_of_rows", "unseen"): "the term 1e-05 as 0.001 in `return self.norm(x)`",
     ("4_root_of_mean_square", "seen"): "the sum over axis 0 in place of 1",
     ("5_gelu", "seen"): "the factor 0.5 doubled",
