@@ -42,6 +42,10 @@ ALIASES = {
 """Other names of the dtypes, as the field writes them."""
 
 
+FIRST = "scaled_dot_product_attention"
+"""What is meant by attention alone, where a part of a word is that of several."""
+
+
 def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> str:
     """
     Return the word if it is known. Raises ValueError with what was wanted, and the nearest word;
@@ -50,9 +54,9 @@ def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> s
     known = tuple(words)
     if text in known:
         return text
-    longer = [word for word in known if text and text in word]
-    close = difflib.get_close_matches(text, known, n=1) or longer
-    hint = f"; did you mean {close[0]}?" if close else ""
+    longer = sorted((word for word in known if len(text) > 2 and text in word), key=FIRST.__ne__)
+    close = longer[:3] or difflib.get_close_matches(text, known, n=1)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint or more}")
 
 

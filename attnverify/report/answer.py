@@ -23,6 +23,8 @@ Tallied = dict[str, Any]
 LINES = 3
 """So many at most has a mistake."""
 CUT = " ... (-v)"
+WORST = "; worst "
+"""Before the element of a message that is furthest off."""
 
 
 def answer(run: "Verification", tallies: list[Tallied], width: int) -> Iterator[str]:
@@ -149,14 +151,18 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     path, line = find_place(source, shown)
     place = f"{path}:{line}, " if path and line > 1 else ""
     cell = f"{shown['implementation']} {shown['aspect']} {shown['dtype']}"
-    return [what, seen, f"{place}{cell}", of_replayed(finding, numbers) if finding.cause else ""]
+    more = of_replayed(finding, numbers) if finding.cause else ""
+    if finding.cause and not finding.cause.explanations and WORST in numbers:
+        # where it was seen is another, larger case than the one whose numbers are told
+        what, more = f"{what.partition(' (seen with')[0]}; {more}", ""
+    return [what, seen, f"{place}{cell}", more]
 
 
 def of_replayed(finding: Finding, numbers: str) -> str:
     """Write ``B=1 N=2: output at (0, 0): got 1, expected 2``: of the case that replay shows."""
     sizes = (finding.record.recipe if finding.record else {}).get("sizes", {})
     letters = " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
-    named, _, worst = numbers.partition("; worst ")
+    named, _, worst = numbers.partition(WORST)
     output = "".join(named.split(": ")[-2:-1])
     return f"{letters}: {output} {worst.partition(' (rms')[0]}" if letters and worst else numbers
 

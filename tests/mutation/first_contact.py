@@ -138,7 +138,7 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 7: nothing is suggested for a misspelt word",
         "attnverify/options.py",
-        '    hint = f"; did you mean {close[0]}?" if close else ""\n',
+        """    hint = f"; did you mean {' or '.join(close)}?" if close else ""\n""",
         '    hint = ""\n',
         (f"{CLI}/test_cli.py", "-k", "wrong_line"),
     ),

@@ -66,7 +66,11 @@ WRONG = {
     "an argument too few": (("replay",), "Missing argument 'HASH...'"),
     "a misspelt option": (("run", FIRST, "--bakend", "x"), "Did you mean '--backend'?"),
     "a misspelt operation": (("run", FIRST, "--op", "sotfmax"), "did you mean softmax?"),
-    "a part of an operation": (("new", "alibi"), "did you mean alibi_attention?"),
+    "a part of an operation": (("new", "alibi"), "did you mean alibi_attention or "),
+    "what several have in their names": (
+        ("new", "attention"),
+        "did you mean scaled_dot_product_attention or ",
+    ),
     "an unknown dtype": (("identify", FIRST, "--dtype", "int8"), "wanted float64, float32"),
     "an unknown profile": (("run", FIRST, "--profile", "quik"), "did you mean quick?"),
     "a seed that is no number": (("run", FIRST, "--seed", "abc"), 'or "random", got abc'),

@@ -72,6 +72,7 @@ def test_a_kernel_with_one_mistake_is_told_on_half_a_page(name: str) -> None:
         done = run_at(columns, name, "--resume", *answers)
         counted = re.sub(r"(?m)^(nothing to resume|resumed).*\n(  .*\n)*", "", done.output)
         counted = re.sub(r"\A(attnverify .*\n)(  .*\n)+", r"\1", counted)  # where it is installed
+        counted = re.sub(r"(?m)^\d+/\d+ cells, .*\n", "", counted)  # told on a busy machine alone
         lines = counted.splitlines()
         assert done.status == 1 and len(lines) <= most, done.output
         lines = [line for line in lines if line]
@@ -122,7 +123,7 @@ def shift_right(x):
 def test_a_process_says_the_same_in_a_pipe() -> None:
     Path("mine.py").write_text((HERE / "mixed_verdicts.py").read_text())
     done = in_a_process("run", "mine.py", *KERNELS["mixed_verdicts.py"], "--profile", "quick")
-    lines = done.output.splitlines()
+    lines = re.sub(r"(?m)^\d+/\d+ cells, .*\n", "", done.output).splitlines()
     assert done.status == 1 and len(lines) <= MOST[80]
     assert lines[1] == "failed values bool causal_mask: not exactly 0"
     assert (
@@ -185,6 +186,19 @@ def test_a_mistake_says_what_in_which_cases_and_where() -> None:
         "1. equals the specification with a slip; 3 of 20 cases, only when H != 1; mine.py:4,",
         "   softmax values float32; wrong number: output: 1 of 2 elements differ",
     ]
+
+
+def test_the_numbers_of_a_mistake_without_a_name_are_all_of_one_case() -> None:
+    found = replace(
+        recorded("wrong number", (), 1),
+        cause=Cause("wrong: the gradient by x (seen with C=33 N=13)"),
+        message="the gradient by x: 2 of 2 elements differ from the specification; "
+        "worst at (0, 1): got 1, expected 2, bound 0.1, 10x of it (rms 9x)",
+        share="3 of 20 cases",
+    )
+    told = answered(with_findings(failed("softmax"), found), width=300)[1]
+    assert told.startswith("1. wrong: the gradient by x; ") and "seen with" not in told
+    assert "got 1, expected 2, bound 0.1, 10x of it" in told and "rms" not in told
 
 
 @pytest.mark.parametrize("width", [60, 80])
