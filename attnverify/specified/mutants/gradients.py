@@ -1,7 +1,7 @@
 """
 Mutants of a backward pass: the gradient of a specification of which one part is lost, overwritten
 or has lost a factor. A backward that is written by hand errs there, where no line of the forward
-does: "what comes back through `lse * target.sum(-1)` without its factor, my_spec.py:9".
+does: "the gradient through `lse * target.sum(-1)` without its factor, my_spec.py:9".
 """
 
 from collections import Counter
@@ -59,14 +59,14 @@ def _bare(given: Given) -> Traced:
 
 
 CHANGES: dict[str, Collect] = {
-    "{what} comes back through {line} left out": _lost,
-    "{what} comes back through {line} negated": lambda given: _with_part(given, -given.part),
-    "{what} comes back through {line} without its factor": _bare,
+    "{what} through {line} left out": _lost,
+    "{what} through {line} negated": lambda given: _with_part(given, -given.part),
+    "{what} through {line} without its factor": _bare,
 }
-PART = "a part of what"
+PART = "a part of the gradient"
 """Of a line that gives back several parts, as a power does."""
-WEIGHTED = "what comes back through {line} multiplied with the softmax before it is summed"
-OVERWRITTEN = "of what comes back to one place {words} part alone, through {line}"
+WEIGHTED = "the gradient through {line} multiplied with the softmax before it is summed"
+OVERWRITTEN = "of the gradients added to one place {words} part alone, through {line}"
 ORDERS = {"the last": True, "the first": False}
 """What is left where blocks load, add and store at one place."""
 
@@ -80,7 +80,7 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     ways = Counter(given.through.origin for given in seen)
     for words, change in CHANGES.items():
         for given in seen:
-            what = PART if ways[given.through.origin] > 1 else "what"
+            what = PART if ways[given.through.origin] > 1 else "the gradient"
             told = words.format(what=what, line=quote_line(operation.own, given.through.origin))
             changes = shifts | {given.place: change}
             yield told, _answer(operation, partial(_several, changes)), 2
@@ -108,7 +108,7 @@ def _averaged(operation: "SpecifiedOperation", seen: list[Given]) -> Iterator[Mu
         for few in (each for n in range(len(axes)) for each in combinations(axes, n + 1)):
             over = " and ".join(f"axis {axis}" for axis in few)
             line = quote_line(operation.own, given.through.origin)
-            told = f"what comes back to `{given.to.name}` through {line} averaged over {over}"
+            told = f"the gradient of `{given.to.name}` through {line} averaged over {over}"
             changes = {given.place: partial(_mean, axes=few)}
             yield told, _answer(operation, partial(_several, changes)), 1
 
@@ -131,7 +131,7 @@ def _behind_factors(operation: "SpecifiedOperation", seen: list[Given]) -> Itera
             leaf = bool(others) and others[0].kind == "leaf" and not others[0].const
             factor = f"`{others[0].name}`" if leaf else "the factor behind it"
             line = quote_line(operation.own, then.through.origin)
-            told = f"{PART} comes back through {line} without {factor}"
+            told = f"{PART} through {line} without {factor}"
             yield told, partial(_without_factor, operation, first.place, then.place), 2
 
 

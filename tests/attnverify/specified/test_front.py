@@ -415,7 +415,7 @@ class Cubed(torch.autograd.Function):
 
 
 def test_of_a_power_a_part_is_told() -> None:
-    with pytest.raises(av.CheckFailed, match=r"a part of what comes back through `return x\*\*3`"):
+    with pytest.raises(av.CheckFailed, match=r"a part of the gradient through `return x\*\*3`"):
         av.check(lambda x: Cubed.apply(x), spec=cubed, arrays="torch")
 
 
