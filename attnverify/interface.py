@@ -22,14 +22,17 @@ import numpy as np
 
 from attnverify import bounds
 from attnverify.backends.declarations import Declarations
-from attnverify.backends.loader import Backend, implementation_of_function, imported_library
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import implementation_of_function
+from attnverify.backends.modules import imported_library
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.given import save_inputs, speaks_of_gradients
 from attnverify.isolation.second_look import judge_here
-from attnverify.isolation.supervisor import Limits, Worker, describe_backend, judge_in_worker
+from attnverify.isolation.supervisor import describe_backend, judge_in_worker
+from attnverify.isolation.worker_process import Limits, Worker
 from attnverify.judge.case import refuse_given
 from attnverify.judge.module_contents import functions_of_judge, set_functions_of_judge
 from attnverify.options import (
@@ -42,9 +45,9 @@ from attnverify.options import (
     parse_require,
 )
 from attnverify.precision import resolve
+from attnverify.report.causes.root_causes import triage
 from attnverify.report.html import framed_page
 from attnverify.report.json_report import describe_origin, json_text, read_report
-from attnverify.report.root_causes import triage
 from attnverify.report.table import format_table, summary_line
 from attnverify.specified import register
 from attnverify.verdicts.cell import cells

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import KERNELS, Backend, load
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import KERNELS, load
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
@@ -21,8 +22,9 @@ from attnverify.failures.known_failures import (
 )
 from attnverify.inputs.given import dtype_of_file, read_arrays, speaks_of_gradients
 from attnverify.isolation.second_look import judge_here as run_here
-from attnverify.isolation.supervisor import Worker, describe_backend
+from attnverify.isolation.supervisor import describe_backend
 from attnverify.isolation.supervisor import judge_in_worker as judge_there
+from attnverify.isolation.worker_process import Worker
 from attnverify.judge.case import refuse_given
 from attnverify.options import REQUIRED
 from attnverify.verdicts.cell import Cell, cells

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from attnverify.backends.commit import commit_of_suite
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bench.measure import shares
 from attnverify.bench.measure.cases import COMPILED, Case
 from attnverify.bench.measure.contestants import Contestant, contestants, implementation_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from attnverify.backends.terms import TERMS
+from attnverify.backends.calls.terms import TERMS
 from attnverify.precision import DTYPES
 
 SWITCHES = ("gradient", "mask", "float mask", "dropout", "N != M", "E != D", "weights", "lse")

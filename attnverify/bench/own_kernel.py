@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants

@@ -59,15 +59,15 @@ from attnverify.device_assignment import assign_device
 from attnverify.failures.record import describe_damaged_records
 from attnverify.isolation import supervisor
 from attnverify.isolation.readings import installed
-from attnverify.isolation.supervisor import Limits, Worker
-from attnverify.report.json_report import as_json, write_reports
-from attnverify.report.next_steps import describe_outcomes, next_steps, see_again
-from attnverify.report.root_causes import (
+from attnverify.isolation.worker_process import Limits, Worker
+from attnverify.report.causes.root_causes import triage
+from attnverify.report.causes.words import (
     format_root_causes,
     format_weak_cells,
     representative_cells,
-    triage,
 )
+from attnverify.report.json_report import as_json, write_reports
+from attnverify.report.next_steps import describe_outcomes, next_steps, see_again
 from attnverify.report.table import format_table, header, number_of
 from attnverify.report.terminal_colours import print_folded, terminal_width, use_colour
 from attnverify.session import (

@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attnverify.backends.loader import Backend, load
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.checks.registry import checks
 from attnverify.failures import record
@@ -27,7 +28,7 @@ from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.failures.store import save, save_or_say
 from attnverify.isolation import supervisor
-from attnverify.isolation.supervisor import Limits, Worker, WorkerDied
+from attnverify.isolation.worker_process import Limits, Worker, WorkerDied
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import collect_evidence

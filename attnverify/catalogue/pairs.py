@@ -6,7 +6,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from attnverify.catalogue.operation import Domain, Operation
+from attnverify.catalogue.annotations import Domain
+from attnverify.catalogue.operation import Operation
 
 PRESENT = "present"
 """What an array of integers is dealt as: it is there, or it is not, where it need not be."""

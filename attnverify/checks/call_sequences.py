@@ -13,7 +13,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from attnverify.backends.loader import Implementation, reload
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import reload
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.inputs.recipe import Recipe

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.checks.registry import Check

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Domain, Operation
+from attnverify.catalogue.annotations import Domain
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Operation
 from attnverify.contract.shapes import PATTERN
 from attnverify.inputs.expand import expand, limit_of, shape_of
 from attnverify.inputs.fixed_cases import fixed_recipe

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from time import process_time
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.real.calls import FEW

@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.rows import has_independent_rows, sampled_rows, single_row

@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bounds import error
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves

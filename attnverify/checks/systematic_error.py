@@ -25,7 +25,7 @@ from math import ceil
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe

@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from attnverify.backends.array_libraries import split_gradients
 from attnverify.backends.declarations import NO_GRADIENT
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bounds.error_rules import rounding_error
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves

@@ -12,9 +12,9 @@ from attnverify.options import OPTIONS
 from attnverify.report.terminal_colours import print_folded
 
 if TYPE_CHECKING:
-    from attnverify.backends.loader import Implementation
+    from attnverify.backends.implementation import Implementation
     from attnverify.failures.record import FailureRecord
-    from attnverify.isolation.supervisor import Worker
+    from attnverify.isolation.worker_process import Worker
 
 REPLAY = (
     "Exit status: 0 it passes now, 1 it fails again, 2 there is no such record, or the "
@@ -31,7 +31,8 @@ def replay_records(hashes: tuple[str, ...], script: bool, **given: Any) -> int:
 def replay_record(hash: str, script: bool, **given: Any) -> int:
     """Judge one of them."""
     from attnverify.failures import record
-    from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
+    from attnverify.isolation.supervisor import runs_in_own_process
+    from attnverify.isolation.worker_process import Limits, Worker
 
     try:
         failure = record.find_record(hash, given["failures"])
@@ -81,7 +82,8 @@ def judge(
 ) -> int:
     """The same with the backend in a process of its own, or in this one."""
     from attnverify.failures.replay import replay
-    from attnverify.isolation.supervisor import WorkerDied, replay_in_worker
+    from attnverify.isolation.supervisor import replay_in_worker
+    from attnverify.isolation.worker_process import WorkerDied
     from attnverify.judge.errors import Disagreement, Unsupported
 
     try:

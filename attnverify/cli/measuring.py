@@ -49,7 +49,7 @@ identify = Command(
 
 def print_score(file: str, json_file: str | None) -> int:
     """How many faults a user's own checks notice, and what reveals those that they do not."""
-    from attnverify.backends.loader import describe
+    from attnverify.backends.modules import describe
     from attnverify.faults.user_tests import measure_user_tests
 
     try:

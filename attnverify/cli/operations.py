@@ -44,7 +44,7 @@ def describe(operation: "Operation") -> Iterator[str]:
     Describe an operation: its arguments with their axes and defaults, a sentence, its conventions,
     what it is made of and where it is written.
     """
-    from attnverify.report.root_causes import called_operations
+    from attnverify.report.causes.prerequisites import called_operations
 
     specification = operation.specification
     yield f"{specification.__name__} (chapter {specification.__module__.rpartition('.')[2]})"
@@ -67,7 +67,7 @@ def describe(operation: "Operation") -> Iterator[str]:
 
 def shapes(specification: Any) -> list[str]:
     """One line for each argument, with its axes and its default, and one for the output."""
-    from attnverify.catalogue.operation import single_parameters, without_domain
+    from attnverify.catalogue.annotations import single_parameters, without_domain
 
     returned = inspect.signature(specification).return_annotation
     rows = {
@@ -238,7 +238,7 @@ def write_anew(path: Path, text: str) -> None:
 
 
 def template(specification: Any, library: str, file: str) -> str:
-    from attnverify.catalogue.operation import single_parameters
+    from attnverify.catalogue.annotations import single_parameters
 
     parameters = ", ".join(
         p.name if p.default is p.empty else f"{p.name}={p.default!r}"

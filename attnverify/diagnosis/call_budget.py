@@ -6,7 +6,7 @@ the run, counted and not timed, so that what is told does not hang on the speed 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge

@@ -17,7 +17,7 @@ from functools import reduce
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import FOR_PROBES, CallBudget, price_of

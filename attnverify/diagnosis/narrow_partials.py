@@ -6,7 +6,7 @@ which they pass. PyTorch's attention on a CPU keeps them so: it shows at thousan
 from dataclasses import replace
 from json import dumps
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.judge.case import Case

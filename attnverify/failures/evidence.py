@@ -16,7 +16,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.catalogue.annotations import float_axes
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.literals import write_numbers
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case

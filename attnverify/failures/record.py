@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify import ROOT
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of, refuse_what_is_refused
 from attnverify.machine import describe_machine

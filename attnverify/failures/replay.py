@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.checks.registry import find_check

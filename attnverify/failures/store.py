@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.failures.finding import NOT_RECORDED
 from attnverify.failures.record import FailureRecord, forget_what_was_read
 from attnverify.failures.scripts.script import script

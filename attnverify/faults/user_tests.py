@@ -19,7 +19,7 @@ import numpy as np
 from _pytest.outcomes import Skipped
 from numpy import ndarray
 
-from attnverify.backends.loader import describe, from_path, imported_library
+from attnverify.backends.modules import describe, from_path, imported_library
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import with_spec_contract

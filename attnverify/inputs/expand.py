@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.annotations import Domain
 from attnverify.catalogue.dtypes import round_to
-from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Domain, Operation
+from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Operation
 from attnverify.catalogue.packing import fit_lengths, fit_pages, heads_first, tokens_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row

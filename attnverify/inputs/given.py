@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.call_adapter import BIASES, SYNONYMS
+from attnverify.backends.calls.arguments import BIASES, SYNONYMS
 from attnverify.catalogue.operation import CATALOGUE, MASKS, Operation
 from attnverify.catalogue.rows import sampled_rows, single_row
 from attnverify.catalogue.traits import DTYPES

@@ -9,7 +9,8 @@ case one can read.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE, INNER, Domain, Operation
+from attnverify.catalogue.annotations import Domain
+from attnverify.catalogue.operation import CATALOGUE, INNER, Operation
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.recipe import Recipe
 

@@ -25,7 +25,7 @@ from numpy import ndarray
 from attnverify import PACKAGE
 from attnverify.backends.array_libraries import dtype_name, numpy_library
 from attnverify.backends.declarations import STRICT
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.dtypes import numpy_dtype
 from attnverify.catalogue.pytrees import leaves, map_leaves

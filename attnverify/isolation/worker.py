@@ -17,7 +17,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from attnverify.backends.loader import PRIVATE, Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
+from attnverify.backends.modules import PRIVATE
 from attnverify.failures import record
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.replay import replay

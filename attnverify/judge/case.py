@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.rows import single_row

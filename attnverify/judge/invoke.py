@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from attnverify.backends.array_libraries import Library
 from attnverify.backends.declarations import NO_GRADIENT
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.inputs.memory_layouts import arrange, share_key_and_value
 from attnverify.inputs.recipe import Inputs, layout_kinds

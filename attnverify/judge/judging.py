@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import RECORDED, Library, dtype_name
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.pytrees import differentiable_inputs
 from attnverify.catalogue.traits import DTYPES

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Inputs, Recipe

@@ -5,7 +5,7 @@ Side effects of a call: changed inputs, aliases, changed surroundings, other bit
 from collections.abc import Iterator
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.memory_layouts import shares_memory
 from attnverify.judge import state_guard

@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import GUESSED
+from attnverify.backends.functions import GUESSED
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.answer import answer, rows_in_words
+from attnverify.report.causes.root_causes import triage
+from attnverify.report.causes.words import (
+    SHORT_DTYPES,
+    format_root_causes,
+    format_weak_cells,
+    representative_cells,
+)
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.next_steps import (
     declaration,
@@ -23,13 +30,6 @@ from attnverify.report.next_steps import (
     wrong_cells,
 )
 from attnverify.report.progress import tallies_of
-from attnverify.report.root_causes import (
-    SHORT_DTYPES,
-    format_root_causes,
-    format_weak_cells,
-    representative_cells,
-    triage,
-)
 from attnverify.report.table import describe_given, format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures

@@ -16,7 +16,8 @@ import pytest
 
 from attnverify.device_assignment import assign_device, show_device
 from attnverify.failures.record import forget_what_was_read
-from attnverify.isolation.supervisor import Limits, Worker, runs_in_own_process
+from attnverify.isolation.supervisor import runs_in_own_process
+from attnverify.isolation.worker_process import Limits, Worker
 from attnverify.machine import count_processors, share_out_processors
 from attnverify.plugin import BACKENDS
 from attnverify.plugin.journal import open_journal

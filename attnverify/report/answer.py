@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnverify.diagnosis.diagnose import NUMERIC
 from attnverify.failures.finding import Finding
+from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
+from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
-from attnverify.report.root_causes import RootCause, pluralize, symptoms_of, triage
 from attnverify.report.table import group_rows
 from attnverify.report.terminal_colours import fold, fold_lines, has_copied
 from attnverify.report.workflow import find_place

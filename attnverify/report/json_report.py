@@ -20,7 +20,7 @@ from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.device_assignment import gpu_descriptions
 from attnverify.faults.registry import read_faults
 from attnverify.machine import count_processors, describe_machine
-from attnverify.report.root_causes import triage
+from attnverify.report.causes.root_causes import triage
 
 if TYPE_CHECKING:
     from attnverify.session import Verification

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.backends.declarations import NO_GRADIENT, Declarations
-from attnverify.backends.loader import HAS_OTHERS, NOT_COMPILED
+from attnverify.backends.functions import HAS_OTHERS
+from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
 from attnverify.judge.comparison import format_budget
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import ANSWER, FAILURES
-from attnverify.report.root_causes import triage
+from attnverify.report.causes.root_causes import triage
 from attnverify.report.table import number_of
 from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
 from attnverify.verdicts.tally import JUDGED, is_unexpected_pass, most_common, rung_of

@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnverify.backends.loader import Backend
+from attnverify.backends.implementation import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.given import describe_file, notes_of_file
 from attnverify.judge.comparison import format_budget
 from attnverify.machine import describe_machine
 from attnverify.options import ANSWER
+from attnverify.report.causes.root_causes import Requires, everything
+from attnverify.report.causes.words import SHORT_DTYPES
 from attnverify.report.json_report import known_kinds, package_versions
-from attnverify.report.root_causes import SHORT_DTYPES, Requires, everything
 from attnverify.report.terminal_colours import colourize
 from attnverify.verdicts.tally import NOT_MET
 

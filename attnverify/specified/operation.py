@@ -9,7 +9,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.softmax_rows import added
-from attnverify.catalogue.operation import Domain, Operation
+from attnverify.catalogue.annotations import Domain
+from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.outside import Inputs, Mutant, Number
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.traits import CHECKS, DTYPES, Traits

@@ -5,7 +5,7 @@ Cells: an implementation, a dtype and an aspect. What pytest runs as one test.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.checks.invalid_calls import calls_refused_by_spec

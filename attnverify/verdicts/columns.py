@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from attnverify.backends.loader import Implementation
-from attnverify.backends.round_trip import check_round_trip
+from attnverify.backends.calls.round_trip import check_round_trip
+from attnverify.backends.implementation import Implementation
 from attnverify.checks.calls_of_check import calls_of_check
 from attnverify.checks.registry import Check, checks, concerns, find_check
 from attnverify.failures.evidence import Evidence, picture_of_error

@@ -5,7 +5,7 @@ From failing recipes to findings: shrink, diagnose, record, picture.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.checks.call_sequences import passes_when_reloaded
 from attnverify.diagnosis.call_budget import OF_A_CAUSE, CallBudget
 from attnverify.diagnosis.cause import Cause, Explanation

@@ -13,9 +13,9 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.array_libraries import by_autograd
+from attnverify.backends.calls.terms import TERMS, line_of, translated
 from attnverify.backends.declarations import STRICT
-from attnverify.backends.loader import Implementation
-from attnverify.backends.terms import TERMS, line_of, translated
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves

@@ -3,7 +3,7 @@ Judging one case of a cell: what is to be counted, in the light of what is known
 """
 
 from attnverify.backends.declarations import STRICT
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement, NotCompiled, Unsupported

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from attnverify.backends.calls.terms import TERMS
 from attnverify.backends.declarations import NO_GRADIENT, features_of
-from attnverify.backends.loader import Implementation
-from attnverify.backends.terms import TERMS
+from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.cause import describe_sizes
 from attnverify.diagnosis.regions.failing_region import Draws, offers

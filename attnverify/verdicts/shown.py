@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from attnverify.backends.declarations import STRICT
-from attnverify.backends.loader import KERNELS, Implementation
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import KERNELS
 from attnverify.backends.source import parse_source
 from attnverify.checks.registry import recipes_called_twice
 from attnverify.failures.record import find_record, recorded_recipes

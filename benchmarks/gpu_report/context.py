@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.fixed_cases import fixed_recipe

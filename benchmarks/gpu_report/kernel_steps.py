@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.rows import sampled_rows
 from attnverify.checks.long_sequences import judge_row, long_recipe

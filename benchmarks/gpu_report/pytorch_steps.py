@@ -9,7 +9,7 @@ from importlib import import_module
 from math import log
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import case_of

@@ -22,8 +22,8 @@ from attnverify.faults.registry import Fault, read_faults  # noqa: E402
 from attnverify.inputs.fixed_cases import fitting_sizes  # noqa: E402
 from attnverify.inputs.recipe import Recipe  # noqa: E402
 from attnverify.judge.case import case_of  # noqa: E402
+from attnverify.report.causes.root_causes import triage  # noqa: E402
 from attnverify.report.json_report import describe_what_was_violated, json_text  # noqa: E402
-from attnverify.report.root_causes import triage  # noqa: E402
 from attnverify.verdicts.cell import cells  # noqa: E402
 from attnverify.verdicts.columns import judge_cell  # noqa: E402
 from attnverify.verdicts.tally import Options  # noqa: E402

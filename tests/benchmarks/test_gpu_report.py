@@ -18,7 +18,8 @@ import pytest
 import triton.language.standard
 
 from attnverify import ROOT
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.ptx import sass
 from attnverify.torch_impl.triton.kernels import attention, launch
 from benchmarks.gpu_report import (

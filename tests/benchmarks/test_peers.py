@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import Backend, load
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import load
 from attnverify.bench.measure.contestants import CONTESTANTS, PEERS
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.judge.case import case_of

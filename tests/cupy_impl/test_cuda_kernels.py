@@ -26,7 +26,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify import ROOT, cupy_impl
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.cupy_impl.cuda import (
     additive,
     attention,

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.expand import checksum

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.diagnosis.call_budget import outcome_kind
 from attnverify.diagnosis.diagnose import NUMERIC, diagnose
 from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe

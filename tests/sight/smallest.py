@@ -5,7 +5,7 @@ each probe a run of the checks that would notice it.
 
 from collections.abc import Callable
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.checks.projected_factors import has_projected_factors, measure_projected
 from attnverify.checks.systematic_error import factors_of, measure_factors
 from attnverify.inputs.sampling import count_draws, draw_recipes

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves

@@ -7,7 +7,8 @@ They stand for the files that people bring; the tests load them by path, as ``--
 from functools import lru_cache
 
 from attnverify import ROOT
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from attnverify import ROOT
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.bench.measure.cases import ALIBI, LEARNED, PLAIN, XL, Case
 from attnverify.bench.measure.inputs import to_library
 from attnverify.catalogue.pytrees import map_leaves

@@ -15,7 +15,7 @@ from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bench.measure.clock import Call
 from attnverify.catalogue.pytrees import leaves
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bench.measure import peak_memory
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.clock import timed

@@ -181,7 +181,7 @@ def tanh(device: str, dtype: str) -> float:
 
 def tanh_alone() -> float:
 
-    from attnverify.backends.loader import from_path
+    from attnverify.backends.modules import from_path
 
     kernel = from_path(ROOT / "benchmarks" / "peers" / "tanh_alone.py")[0]
     count, call = kernel.prepared()

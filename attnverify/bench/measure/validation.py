@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.bench.measure.contestants import Contestant, given
 from attnverify.bench.measure.shares import Question, Share
 from attnverify.catalogue.operation import Operation

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, INNER
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.checks.projected_factors import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.operation_rows import OPERATION_SPEC_ANSWERS
 from attnverify.conventions.stage_rows import SPEC_ANSWERS

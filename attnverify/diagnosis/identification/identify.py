@@ -7,7 +7,7 @@ rows that see no key. An answer is what explains all recipes of its round, withi
 diagnosis; "none of ..." is an answer too, and so is "not told apart".
 """
 
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.conventions.convention import conventions
 from attnverify.diagnosis.identification.card import ConventionCard
 from attnverify.diagnosis.identification.staged import identify_staged

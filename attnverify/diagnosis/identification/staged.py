@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.conventions.convention import Convention, conventions
 from attnverify.conventions.stage_rows import SPEC_ANSWERS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import Convention, conventions
 from attnverify.conventions.stage_rows import SPEC_ANSWERS

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed

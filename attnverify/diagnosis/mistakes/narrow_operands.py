@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.dtypes import round_to
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget

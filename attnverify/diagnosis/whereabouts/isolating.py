@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attnverify import bounds
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget

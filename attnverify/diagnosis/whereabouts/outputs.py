@@ -8,7 +8,8 @@ from typing import get_args
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, float_axes
+from attnverify.catalogue.annotations import float_axes
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import differentiable_inputs
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.factors.least_squares import (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import bounds
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget

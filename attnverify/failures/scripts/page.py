@@ -16,7 +16,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.dtypes import largest
 from attnverify.failures.literals import write_array

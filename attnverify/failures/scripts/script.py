@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.array_libraries import dtype_name
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves

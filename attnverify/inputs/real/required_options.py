@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Domain, Operation
+from attnverify.catalogue.annotations import Domain
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import draw_integers, limit_of
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe

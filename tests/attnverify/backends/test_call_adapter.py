@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attnverify import numpy_ref
-from attnverify.backends.call_adapter import adapt_signature, bind
+from attnverify.backends.calls.arguments import bind
+from attnverify.backends.calls.call_adapter import adapt_signature
 from attnverify.backends.declarations import Declarations, features_of
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE

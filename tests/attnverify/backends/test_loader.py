@@ -15,7 +15,9 @@ import torch
 
 from attnverify.backends import loader as backends_module
 from attnverify.backends.array_libraries import LIBRARIES, array_library
-from attnverify.backends.loader import BACKEND_FUNCTIONS, Backend, Implementation, load
+from attnverify.backends.functions import BACKEND_FUNCTIONS
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
@@ -118,7 +120,7 @@ def test_a_column_is_loaded_by_name_wherever_the_run_starts(
         backend = load(column)
         assert backend.broken is None
         assert all(
-            i.function.__module__ == "attnverify.backends.call_adapter"
+            i.function.__module__ == "attnverify.backends.calls.call_adapter"
             for i in backend.implementations
             if not i.operation.is_gradient
         )

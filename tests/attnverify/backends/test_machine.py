@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from triton import Config, autotune, heuristics, jit
 
-from attnverify.backends import loader
-from attnverify.backends.loader import Backend, load, machine_of, place_of_code
+from attnverify.backends import modules
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import load
 from attnverify.backends.machine import Machine, find_machine
+from attnverify.backends.modules import machine_of, place_of_code
 from attnverify.device_assignment import MACHINE, show_device
 from attnverify.inputs.recipe import Recipe
 from attnverify.isolation.worker import describe_loaded
@@ -296,7 +298,7 @@ def test_a_column_that_was_imported_before_is_not_said_to_run_on_the_machine(
     import attnverify.cupy_impl
 
     monkeypatch.setenv(MACHINE, "90")
-    monkeypatch.setattr(loader, "IMPORTED_ON", {})
+    monkeypatch.setattr(modules, "IMPORTED_ON", {})
     assert "was imported before --device put the machine in place" in str(load("cupy_impl").broken)
     assert attnverify.cupy_impl.missing() is None
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.bench.device import two_threads
 from attnverify.bench.measure import roofline, sampling
 from attnverify.bench.measure import shares as shares_of

@@ -38,7 +38,7 @@ from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import UNEXPECTED_PASS, Finding
 from attnverify.failures.record import FailureRecord, find_record
 from attnverify.inputs.recipe import Recipe
-from attnverify.isolation.supervisor import Limits
+from attnverify.isolation.worker_process import Limits
 from attnverify.session import Verification
 from attnverify.verdicts.tally import CellResult
 from tests.support.run_attnverify import ROOT, Run, verify

@@ -35,7 +35,7 @@ from attnverify.campaign.engine import meet_newcomers, prepare
 from attnverify.campaign.state import Campaign
 from attnverify.campaign.work_units import WorkUnit, generate_work_units, place, run_work_unit
 from attnverify.cli import judging
-from attnverify.isolation.supervisor import Limits
+from attnverify.isolation.worker_process import Limits
 from attnverify.verdicts.journal import describe_versions
 from tests.support.run_attnverify import ROOT, verify
 

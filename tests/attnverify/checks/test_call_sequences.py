@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.checks.call_sequences import call_steps, judge_sequence, passes_when_reloaded
 from attnverify.checks.registry import IN_INFERENCE, WRITTEN_ANEW, checks, concerns
 from attnverify.inputs.fixed_cases import fixed_cases

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.checks.invalid_calls import (

@@ -10,8 +10,8 @@ import pytest
 
 from attnverify import numpy_ref
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks import large_sizes
 from attnverify.inputs.real.calls import everyday_calls, far_calls

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.checks import given_factors, systematic_error
 from attnverify.checks.given_factors import judge_given
 from attnverify.checks.systematic_error import judge_factors

@@ -5,7 +5,8 @@ fault that depends on size is found.
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.rows import (
     few_rows,

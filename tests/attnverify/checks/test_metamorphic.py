@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.metamorphic import RELATIONS, relation_checks, relations_for
 from attnverify.judge.errors import Disagreement

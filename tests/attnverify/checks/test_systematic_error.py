@@ -15,7 +15,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.backends.source import PROJECT_BACKENDS
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import CATALOGUE

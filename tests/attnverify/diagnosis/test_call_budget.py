@@ -16,7 +16,7 @@ import pytest
 
 import attnverify
 from attnverify import numpy_ref as right
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.backends.machine import Machine
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.call_budget import EMULATED, KERNEL, ORACLE, CallBudget

@@ -12,8 +12,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.conventions.convention import Convention, conventions

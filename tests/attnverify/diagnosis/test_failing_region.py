@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from attnverify import numpy_ref as right
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.regions.condition_search import (
     candidates,

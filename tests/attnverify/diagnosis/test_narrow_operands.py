@@ -14,8 +14,8 @@ from numpy import ndarray
 
 from attnverify import numpy_ref
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.factors.fit import describe_zeros, fit_factor, scaled_output_model

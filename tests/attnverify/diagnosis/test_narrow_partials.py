@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.narrow_partials import find_narrow_partials
 from attnverify.failures.record import FailureRecord

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import Finding
 from attnverify.failures.replay import cause_again

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis.diagnose import diagnose

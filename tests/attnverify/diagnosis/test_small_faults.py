@@ -13,7 +13,7 @@ import pytest
 from numpy import ndarray
 
 from attnverify import numpy_ref as right
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import MOST_FAILING, choose_failing
 from attnverify.failures.finding import Finding

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis.call_budget import outcome_kind

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.scripts.page import write_page

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.checks.registry import checks, recipes_called_twice
 from attnverify.faults.registry import Fault

@@ -12,7 +12,7 @@ import pytest
 
 from attnverify.backends.array_libraries import numpy_library
 from attnverify.backends.declarations import Declarations
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.inputs.recipe import Recipe

@@ -15,8 +15,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.catalogue.traits import DTYPES

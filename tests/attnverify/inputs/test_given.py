@@ -10,7 +10,8 @@ import pytest
 
 import attnverify as av
 from attnverify import numpy_ref
-from attnverify.backends.loader import Backend, implementation_of_function
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import implementation_of_function
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.record import find_record
 from attnverify.failures.replay import replay

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify.backends.loader import Implementation
+from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.large_sizes import GRIDS, large_size_checks
 from attnverify.faults.registry import read_faults

@@ -17,17 +17,13 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.isolation import readings
 from attnverify.isolation.readings import Moment, read_moment, seconds_since
 from attnverify.isolation.status_board import StatusBoard
-from attnverify.isolation.supervisor import (
-    Limits,
-    Worker,
-    WorkerDied,
-    describe_backend,
-    runs_in_own_process,
-)
+from attnverify.isolation.supervisor import describe_backend, runs_in_own_process
+from attnverify.isolation.worker_process import Limits, Worker, WorkerDied
 from attnverify.judge.errors import DeviceLost, Disagreement
 from attnverify.judge.invoke import call
 from tests.attnverify.isolation.misbehaving import HERE, LINES, path_of

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.checks.projected_factors import measure_projected
 from attnverify.inputs.fixed_cases import fixed_cases

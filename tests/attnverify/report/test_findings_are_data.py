@@ -9,9 +9,9 @@ from attnverify import PACKAGE
 
 READS = {
     "catalogue/docstrings.py": "the clauses of the specification",
-    "backends/call_adapter.py": "the signature that a compiled function says in its docstring",
+    "backends/calls/arguments.py": "the signature that a compiled function says in its docstring",
     "backends/source.py": "what the user calls a backend",
-    "backends/terms.py": "the axes of an annotation",
+    "backends/calls/terms.py": "the axes of an annotation",
     "bench/report/html_page.py": "a plot that matplotlib drew",
     "bench/report/results.py": "a device's name, for a folder",
     "catalogue/operation.py": "the letters of a signature",
@@ -25,7 +25,7 @@ READS = {
     "catalogue/field_words.py": "the same, where they are words",
     "contract/shapes.py": "the axes of arguments, once",
     "isolation/readings.py": "what the system says of its memory",
-    "isolation/supervisor.py": "a traceback of Python",
+    "isolation/worker_process.py": "a traceback of Python",
     "judge/judging.py": "the path of an output, which it has written itself",
     "judge/invoke.py": "every warning, to silence it",
     "report/html/document.py": "letters that no page may hold",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from attnverify.backends.loader import HAS_OTHERS
+from attnverify.backends.functions import HAS_OTHERS
 from attnverify.report.next_steps import next_steps
 from attnverify.report.progress import clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour

@@ -15,8 +15,8 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import array_library
-from attnverify.backends.loader import Backend
-from attnverify.backends.round_trip import check_round_trip
+from attnverify.backends.calls.round_trip import check_round_trip
+from attnverify.backends.implementation import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.diagnosis.cause import Cause, Explanation
@@ -24,15 +24,11 @@ from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_RECORDED, NOT_REFUSED, Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.options import FAILURES
+from attnverify.report.causes.prerequisites import operations_used_by
+from attnverify.report.causes.root_causes import RootCause, triage
+from attnverify.report.causes.words import format_root_causes, representative_cells
 from attnverify.report.html.failures import render_failures
 from attnverify.report.next_steps import see_again
-from attnverify.report.root_causes import (
-    RootCause,
-    format_root_causes,
-    operations_used_by,
-    representative_cells,
-    triage,
-)
 from attnverify.verdicts.tally import CellResult
 from tests.support.run_attnverify import Run, in_pytest, judged
 from tests.support.sample_backends import HERE, load_sample

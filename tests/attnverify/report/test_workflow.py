@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from attnverify import ROOT, __version__
-from attnverify.backends.loader import NOT_COMPILED, line_of, load
+from attnverify.backends.loader import load
+from attnverify.backends.modules import NOT_COMPILED, line_of
 from attnverify.report import workflow
 from tests.packaging.wheel_environment import copy_sources
 from tests.support import synthetic_reports

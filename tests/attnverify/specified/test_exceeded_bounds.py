@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from attnverify.backends.loader import Backend, implementation_of_function
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import implementation_of_function
 from attnverify.derived.budgets import sums
 from attnverify.specified import register
 from attnverify.verdicts.cell import Cell

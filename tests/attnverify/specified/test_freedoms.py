@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from attnverify.backends.loader import Backend, Implementation, implementation_of_function
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import implementation_of_function
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes

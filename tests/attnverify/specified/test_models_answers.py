@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.field_words import LAYOUT
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.outside import ANSWERS

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.loader import Backend, Implementation, implementation_of_function
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import implementation_of_function
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.inputs.fixed_cases import fixed_cases

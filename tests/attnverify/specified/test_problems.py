@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnverify.backends.loader import exported_functions
+from attnverify.backends.functions import exported_functions
 from attnverify.catalogue.outside import ANSWERS
 from attnverify.specified.finding import load_module
 from attnverify.specified.pytorch.problems import Problem, name_of_problem

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.loader import Implementation, load
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.outside import ANSWERS
 from attnverify.diagnosis.diagnose import diagnose

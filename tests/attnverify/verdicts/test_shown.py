@@ -8,7 +8,7 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import numpy_library
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.fixed_cases import fixed_recipe

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnverify import session
-from attnverify.backends.loader import Backend, Implementation
+from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.machine import Machine
 from attnverify.backends.source import parse_source
 from attnverify.catalogue import CATALOGUE

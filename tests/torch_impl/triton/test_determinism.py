@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from triton.runtime.interpreter import TensorHandle
 
-from attnverify.backends.loader import Backend, load
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import load
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of

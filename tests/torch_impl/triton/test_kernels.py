@@ -17,7 +17,8 @@ import triton
 from torch import Tensor
 
 from attnverify import ROOT
-from attnverify.backends.loader import Backend, Implementation, load
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.expand import expand
 from attnverify.inputs.masks import visible_pairs

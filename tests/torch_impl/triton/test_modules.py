@@ -15,8 +15,10 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from attnverify import spec
-from attnverify.backends.call_adapter import adapt_signature
-from attnverify.backends.loader import Backend, Implementation, gradient_by_autograd, load
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.functions import gradient_by_autograd
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import parse_name
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes

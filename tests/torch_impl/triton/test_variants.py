@@ -12,7 +12,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from attnverify.backends.loader import Backend, load
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import load
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of

@@ -10,24 +10,22 @@ upwards. What a run does not require is no root cause, comes behind them and blo
 required.
 """
 
-import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.options import ANSWER
-from attnverify.verdicts.tally import rung_of
+from attnverify.report.causes.prerequisites import LAYERS, operations_used_by
 
 Tallied = dict[str, Any]
 """A tally as plain data (:meth:`attnverify.verdicts.columns.Tally.as_dict`)."""
+
 
 LEVELS = (
     "adapter",
@@ -42,8 +40,6 @@ LEVELS = (
     "side effects",
 )
 """From below: what comes earlier is mended first."""
-
-LAYERS = frozenset(name for name, operation in CATALOGUE.items() if operation.chapter == "layers")
 
 
 @dataclass(eq=False)
@@ -235,9 +231,6 @@ def symptoms_of(tally: Tallied) -> list[Symptom]:
     return [Symptom(tally, Finding.from_dict(plain)) for plain in tally["findings"]]
 
 
-# What is built on what
-
-
 def blocks(lower: Symptom, upper: Symptom) -> bool:
     """
     Tell whether the upper cell need not be looked at before the lower one is right. Nobody knows
@@ -318,62 +311,6 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
     )
 
 
-@lru_cache
-def operations_used_by(operation: str) -> frozenset[str]:
-    """
-    List the operations that the specification calls for this one, and, for a layer, the attentions
-    that are made of nothing else.
-    """
-    inner = frozenset(operations_inside(operation))
-    if operation not in LAYERS:
-        return inner
-    return inner | {
-        name
-        for name in CATALOGUE
-        if name not in LAYERS and (made_of := operations_used_by(name)) and made_of <= inner
-    }
-
-
-def operations_inside(operation: str) -> set[str]:
-    """List what an operation calls, and what that calls, without the operation."""
-    met, to_read = {operation}, [operation]
-    while to_read:
-        called = {*called_operations(CATALOGUE[to_read.pop()].specification)} - met
-        met |= called
-        to_read += called
-    return met - {operation}
-
-
-def called_operations(
-    function: Callable[..., Any], met: frozenset[str] = frozenset()
-) -> Iterator[str]:
-    """
-    Yield the operations that a function of the specification calls, or those of its own that it
-    calls. A name of theirs in a library (``torch.nn.functional.softmax``) is none.
-    """
-    function = inspect.unwrap(function)
-    for name in names_in(function.__code__):
-        own = getattr(sys.modules[function.__module__], name, None)
-        if name in CATALOGUE and inspect.isfunction(own):
-            yield name
-        elif (
-            inspect.isfunction(own)
-            and own.__module__.startswith("attnverify.spec.")
-            and name not in met
-        ):
-            yield from called_operations(own, met | {name})
-
-
-def names_in(code: Any) -> set[str]:
-    """Find the global names of a code object and of those inside it."""
-    return set(code.co_names).union(
-        *(names_in(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
-    )
-
-
-# What is told
-
-
 def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: bool) -> RootCause:
     """
     Name what the signs of a group have in common: the mistake of this name or that most of them
@@ -440,108 +377,3 @@ def level_of(sign: Symptom, cells: list[Tallied], tallies: list[Tallied]) -> str
     if operation in ("causal_mask", "merge_masks") or "mask" in topics:
         return "masks"
     return "layers" if operation in LAYERS else "attention" if "attention" in operation else "parts"
-
-
-SHORT_DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "bool": "bool",
-}
-
-
-def format_root_causes(causes: list[RootCause]) -> list[str]:
-    """
-    Format ``triage: 2 root causes, 31 cells blocked by them``, then each cause with the cells that
-    show it and those that wait for it.
-    """
-    required = [cause for cause in causes if cause.required]
-    need_not = [cause for cause in causes if not cause.required]
-    found = []
-    if required:
-        waiting = sum(len(cause.blocked) for cause in required)
-        found.append(
-            f"triage: {pluralize(len(required), 'root cause')}, {pluralize(waiting, 'cell')} "
-            f"blocked by {'it' if len(required) == 1 else 'them'}"
-        )
-    for number, cause in enumerate(required, 1):
-        found.append(f"{number:>3}. {cause.backend}, {cause.rung}: {cause.words}")
-        if cause.rung == "adapter":
-            found.append(f"       blocks   every cell: {pluralize(len(cause.cells), 'cell')}")
-            continue
-        found += format_cells(cause, "shown by")
-    if need_not:
-        cells = (cell for cause in need_not for cell in (*cause.cells, *cause.blocked))
-        rung = rung_of({cell["aspect"] for cell in cells})
-        found.append(f"not required, and no failure of this run; to require it: --require {rung}")
-    for cause in need_not:
-        found += [f"     {cause.backend}: {cause.words}", *format_cells(cause, "not met ")]
-    return found
-
-
-def format_cells(cause: RootCause, word: str) -> list[str]:
-    """Format the cells that show a cause, and those that wait for it with what they show."""
-    waiting = dict[str, list[Tallied]]()
-    for tally in cause.blocked:
-        waiting.setdefault(own_words(tally, cause), []).append(tally)
-    return [f"       {word} {line}" for line in group_by_dtype(cause.cells)] + [
-        f"       blocks   {line}{words}"
-        for words, tallies in waiting.items()
-        for line in group_by_dtype(tallies)
-    ]
-
-
-def own_words(tally: Tallied, cause: RootCause) -> str:
-    """Say what a waiting cell shows, where that is another thing than the cause."""
-    signs = symptoms_of(tally)
-    known = {name for sign in cause.signs for name in sign.diagnoses}
-    kinds = {sign.kind for sign in cause.signs}
-    other = [s for s in signs if not (s.diagnoses & known or (s.kind in kinds and not s.diagnoses))]
-    told = dict.fromkeys(str(cause_words(sign)) for sign in other)
-    return f": {'; '.join(told)}" if told else ""
-
-
-def cause_words(sign: Symptom) -> str:
-    """Name the mistake that a sign is taken for, else what it shows."""
-    mistake = named_most([sign])
-    return mistake.words if mistake else sign.finding.symptom
-
-
-def format_weak_cells(tallies: list[Tallied]) -> list[str]:
-    """
-    Format the cells that are not passed for want of evidence: no cause to mend, but no green
-    either.
-    """
-    weak = [tally for tally in tallies if tally["verdict"] == "weak"]
-    if not weak:
-        return []
-    found = [f"weak: {pluralize(len(weak), 'cell')} without a discriminating case"]
-    for backend in dict.fromkeys(tally["backend"] for tally in weak):
-        own = [tally for tally in weak if tally["backend"] == backend]
-        found += [f"       {backend}: {line}" for line in group_by_dtype(own)]
-    return found
-
-
-def pluralize(count: int, thing: str) -> str:
-    return f"{count} {thing}" + ("" if count == 1 else "s")
-
-
-def group_by_dtype(tallies: list[Tallied]) -> list[str]:
-    """
-    Cells in one line each, those that differ in the dtype alone in one: ``softmax values f32 f16``.
-    """
-    rows: dict[tuple[str, str], list[str]] = {}
-    for tally in tallies:
-        rows.setdefault((tally["implementation"], tally["aspect"]), []).append(
-            SHORT_DTYPES[tally["dtype"]]
-        )
-    return [
-        f"{implementation} {aspect} {' '.join(dtypes)}"
-        for (implementation, aspect), dtypes in rows.items()
-    ]
-
-
-def representative_cells(tallies: list[Tallied], requires: Requires = everything) -> list[Tallied]:
-    """Find the failed cells whose findings are worth reading: one of each cause."""
-    return [cause.shown_by for cause in triage(tallies, requires)]

@@ -1,6 +1,6 @@
 """
-Calling a user's function: by the specification's names, or by those that the common libraries give
-the same arguments. Nothing is ever bound by its position alone.
+Which argument of a user's function is which of the specification: by its name, or by those that the
+common libraries give the same arguments. Nothing is ever bound by its position alone.
 """
 
 import ast
@@ -11,16 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnverify.backends.calls.option_forms import forms_of, has_own_form
 from attnverify.backends.declarations import Declarations
-from attnverify.backends.option_forms import forms_of, from_shapes, has_own_form, own_form
-from attnverify.backends.terms import (
-    concerning,
-    exchange_axes,
-    has_heads,
-    translate_given,
-    translate_returned,
-)
-from attnverify.catalogue.operation import Operation, result_axes_of
+from attnverify.catalogue.operation import Operation
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "query": ("q", "Q", "queries", "query_states", "xq", "q_nope"),
@@ -68,12 +61,17 @@ specification's arguments. What is off by another default, as a cap of 0, keeps 
 asked, and a window whose default is -1 is given -1 for no limit.
 """
 
+
 BIASES = ("attn_bias", "bias")
 """A mask to add, of libraries whose boolean mask has another name or is not there."""
 
+
 CAUSAL = ("is_causal", "causal")
+
+
 CAUSAL_MASK = "causal mask"
 """What ARGUMENTS says of a flag that is to be given True where the mask is the causal one."""
+
 
 SCALES = ("scale", "softmax_scale", "sm_scale")
 
@@ -269,159 +267,9 @@ def _parameters(arguments: ast.arguments) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(argument.arg, kind, default=value)
 
 
-def adapt_signature(
-    function: Callable[..., Any], operation: Operation, declared: Declarations | None = None
-) -> Callable[..., Any]:
-    """
-    Return the function as one that takes the specification's arguments by name, and ``dtype`` if it
-    knows that keyword. Raises ValueError where its arguments cannot be told.
-    """
-    declared = declared or Declarations()
-    defaults = {name: parameter.default for name, parameter in operation.parameters.items()}
-    takes_any = _takes_any_name(function)
-    if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
-        return function_of_names(function)
-    binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
-    has_usual_scale = "scale" in binding.given and not operation.requires("scale")
-
-    def own_arguments(**inputs: Any) -> dict[str, Any]:
-        """What the function is given, by its own names, heads in front of positions."""
-        extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
-        given = dict(binding.fixed) | extra
-        if binding.causal and _is_causal_mask(inputs):
-            inputs["mask"], given[binding.causal] = None, True
-        if binding.scale:
-            given[binding.scale] = inputs["query"].shape[-1] ** -0.5
-        given |= from_shapes(inputs, binding.forms)
-        for own, value in inputs.items():
-            name = _parameter_of(own, value, binding, operation)
-            form = own_form(own, value, name, parameters, defaults[own])
-            if form is not None:
-                given |= form
-            elif name:
-                given[name] = value
-            elif takes_any:
-                given[own] = value
-            elif not _is_default(value, defaults[own]):
-                raise NotImplementedError(f"takes no {own}")
-        if inputs.get("scale") is None and has_usual_scale:
-            given |= _usual_scale(binding.given["scale"], inputs, parameters)
-        return given
-
-    said = concerning(declared.terms, operation)
-    exchanged = _exchanged(binding, operation, said)
-    axes = {binding.given.get(own, own): its for own, its in operation.axes.items() if exchanged}
-    others = {name: value for name, value in said.items() if name != "LAYOUT"}
-    alone = declared.features.get(operation.second_result) is False
-
-    def adapted(**inputs: Any) -> Any:
-        given = own_arguments(**translate_given(others, operation, inputs)).items()
-        laid_out = {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in given}
-        output = _call(function, laid_out, parameters)
-        if alone and not isinstance(output, (list, tuple)):
-            output = output, None
-        return translate_returned(said, operation, inputs, output)
-
-    adapted.own = function  # type: ignore[attr-defined]
-    adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
-    adapted.exchanged = exchanged  # type: ignore[attr-defined]
-    unwritten = exchanged and "lses" in operation.arguments
-    adapted.is_translated = bool(others or alone or unwritten)  # type: ignore[attr-defined]
-    adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
-    adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
-    adapted.mapping = binding.describe()  # type: ignore[attr-defined]
-    adapted.causal = binding.causal  # type: ignore[attr-defined]
-    adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
-    return adapted
-
-
-def _usual_scale(
-    name: str, inputs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
-) -> dict[str, Any]:
-    """1/sqrt(D) for a parameter whose default says nothing of it."""
-    return {} if parameters[name].default is None else {name: inputs["query"].shape[-1] ** -0.5}
-
-
-def _is_causal_mask(inputs: Mapping[str, Any]) -> bool:
-    """Tell whether the mask of a call shows each query its own position and those before it."""
-    mask = inputs.get("mask")
-    if mask is None or "bool" not in str(mask.dtype):
-        return False
-    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
-    rows = [[j <= M - N + i for j in range(M)] for i in range(N)]
-    if tuple(mask.shape[-2:]) != (N, M):
-        return False
-    return all(one == rows for one in mask.reshape(-1, N, M).tolist())
-
-
 def _takes_any_name(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-
-
-def says_more(declared: Declarations, operation: Operation) -> bool:
-    """Tell whether a file says of an operation how its calls or results are to be translated."""
-    alone = declared.features.get(operation.second_result) is False
-    return alone or bool(concerning(declared.terms, operation))
-
-
-def _has_names_of(function: Callable[..., Any], operation: Operation) -> bool:
-    """Tell whether the parameters that are named are the specification's arguments."""
-    return {*parameters_of(function, operation)} <= {*operation.arguments, "dtype"}
-
-
-def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes every name, as one that says whether it knows ``dtype``."""
-
-    def adapted(**inputs: Any) -> Any:
-        return function(**inputs)
-
-    adapted.own = function  # type: ignore[attr-defined]
-    adapted.takes_dtype = "dtype" in inspect.signature(function).parameters  # type: ignore[attr-defined]
-    adapted.own_arguments = dict  # type: ignore[attr-defined]
-    return adapted
-
-
-def _parameter_of(own: str, value: Any, binding: Binding, operation: Operation) -> str:
-    """Return the parameter that takes an argument of this value; "" where there is none."""
-    if own != operation.mask or value is None or not binding.bias:
-        return binding.given.get(own, "")
-    is_bool = "bool" in str(getattr(value, "dtype", "bool"))
-    return binding.given.get(own, "") if is_bool else binding.bias
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, float) and value == default)
-
-
-def _call(
-    function: Callable[..., Any],
-    given: Mapping[str, Any],
-    parameters: Mapping[str, inspect.Parameter],
-) -> Any:
-    """Call by name, and what has a place alone by its place."""
-    places = [name for name in _by_place_alone(parameters) if name in given]
-    named = {name: value for name, value in given.items() if name not in places}
-    return function(*(given[name] for name in places), **named)
-
-
-def _by_place_alone(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Name the parameters that cannot be named in a call."""
-    only = inspect.Parameter.POSITIONAL_ONLY
-    return [name for name, parameter in parameters.items() if parameter.kind is only]
-
-
-def _exchanged(binding: Binding, operation: Operation, said: Mapping[str, Any]) -> list[str]:
-    """
-    Name the parameters, and "return", whose arrays have heads behind positions in this layout.
-    """
-    if "LAYOUT" not in said:
-        return []
-    headed = [own for own, axes in operation.axes.items() if has_heads(axes, width=True)]
-    names = [binding.given.get(own, own) for own in headed]
-    arrays = {name: axes for name, axes in operation.axes.items() if not name.startswith("d_")}
-    results = arrays.values() if operation.is_gradient else result_axes_of(operation, {})
-    return [*names, *["return"] * any(has_heads(axes, width=True) for axes in results)]

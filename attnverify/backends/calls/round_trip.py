@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import dtype_name
-from attnverify.backends.loader import Backend
+from attnverify.backends.implementation import Backend
 from attnverify.catalogue.dtypes import largest, numpy_dtype, round_to
 
 

@@ -1,0 +1,229 @@
+"""
+The functions of a backend's modules, and which operation each of them is: by its name, or, of a
+file's only one, by its arguments.
+"""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from attnverify.backends.array_libraries import Array, Library, by_autograd
+from attnverify.backends.calls.arguments import UnknownArgument, bind
+from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.declarations import Declarations
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.modules import NotThere, parse_module
+from attnverify.backends.source import Source, parse_source
+from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
+from attnverify.catalogue.outside import answers_of
+
+BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
+
+
+def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
+    """Find the functions of the modules by name; where one alone was asked for, that one."""
+    if not asked.function:
+        return exported_functions(modules)
+    found: Any = modules[0]
+    for name in asked.function.split("."):
+        if not hasattr(found, name):
+            close = difflib.get_close_matches(name, exported_functions(modules), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise NotThere(f"{asked.place} has no {asked.function}{hint}")
+        found = getattr(found, name)
+    if isinstance(found, type):
+        made = f"{asked.name.lower()}_made"
+        raise NotThere(
+            f"{asked.function} is a class, and an instance of it is judged: write "
+            f"{made} = {asked.name}() in the file, then: "
+            f"attnverify run {asked.place}:{made}={asked.operation or 'OPERATION'}"
+        )
+    return {asked.operation or asked.name: found}
+
+
+HAS_OTHERS = "its functions are"
+"""What is said of a module whose functions have names of their own."""
+
+
+def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]], source: str) -> str:
+    """What a module without an operation has instead."""
+    statements = [n for n in ast.walk(parse_module(root)) if isinstance(n, ast.ImportFrom)]
+    for name in (alias.asname or alias.name for node in statements for alias in node.names):
+        if parse_name(name):
+            return (
+                f": {name} is imported there, not defined: list it in __all__, or judge it by: "
+                f"attnverify run {source}:{name}"
+            )
+    if functions:
+        return f": {HAS_OTHERS} {', '.join(functions)}"
+    classes = [n.name for n in ast.walk(parse_module(root)) if isinstance(n, ast.ClassDef)]
+    if not classes:
+        return ": it has no function"
+    return (
+        f": it has no function, but classes ({', '.join(classes)}); what can be called is judged "
+        f"under the name of an operation, as in softmax = {classes[0]}()"
+    )
+
+
+def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any]]:
+    """Every function that the modules export and that may be an operation."""
+    functions = {}
+    for module in modules:
+        for name in getattr(module, "__all__", None) or public_functions(module):
+            thing = getattr(module, name, None)
+            if (
+                name.islower()
+                and callable(thing)
+                and not isinstance(thing, type)
+                and not is_device_kernel(thing)
+                and name not in BACKEND_FUNCTIONS
+            ):
+                functions[name] = thing
+        functions |= dict(answers_of(module))
+    return functions
+
+
+def is_device_kernel(thing: Any) -> bool:
+    """
+    Tell whether this is a kernel, which a function launches and nobody calls: of Triton, autotuned
+    perhaps, or of CuPy.
+    """
+    return type(thing).__module__.startswith("triton.") or type(thing).__name__ == "RawKernel"
+
+
+def implementations(
+    backend: Backend, functions: dict[str, Callable[..., Any]]
+) -> Iterator[Implementation]:
+    """
+    Every function whose name begins with an operation; gradients by autograd where none is
+    exported.
+    """
+    for name, function in functions.items():
+        parsed = parse_name(name)
+        if parsed is None:
+            backend.notes += suggest_operation(name)
+            continue
+        operation, how = parsed
+        if inspect.iscoroutinefunction(function):
+            raise ValueError(f"{name} is async: wanted a function that returns its output")
+        on_device = on_device_of(backend, function, operation)
+        try:
+            adapted = adapt_signature(on_device, operation, backend.declared)
+        except UnknownArgument as error:  # costs this operation alone
+            backend.refused.append(f"{name} is not judged: {error}")
+            continue
+        if mapping := getattr(adapted, "mapping", ""):
+            backend.notes.append(f"{name} is called with {mapping}")
+        if unjudged := getattr(adapted, "unjudged", ""):
+            backend.notes.append(f"{name}: {unjudged}")
+        yield Implementation(backend, operation, how, adapted)
+        yield from gradient_by_autograd(backend, operation, how, adapted, functions)
+
+
+def on_device_of(
+    backend: Backend, function: Callable[..., Any], operation: Operation
+) -> Callable[..., Any]:
+    """
+    Return a function of torch that may be given no tensor, told the device of the backend where it
+    takes one: PyTorch's own default is the CPU.
+    """
+    without_arrays = operation.takes_dtype or not operation.is_given_arrays
+    if not (without_arrays and backend.library is not None and backend.library.name == "torch"):
+        return function
+    try:
+        takes_device = "device" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin does not say
+        return function
+    return partial(function, device=device(backend.library)) if takes_device else function
+
+
+def public_functions(module: ModuleType) -> list[str]:
+    """
+    Return the functions of a file without ``__all__`` that are its own, or that it gives the name
+    of an operation.
+    """
+    assigned = {
+        target.id
+        for node in parse_module(module).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and parse_name(target.id)
+    }
+    return [
+        name
+        for name, thing in vars(module).items()
+        if name[0] != "_"
+        and (getattr(thing, "__module__", None) == module.__name__ or name in assigned)
+    ]
+
+
+def suggest_operation(name: str) -> list[str]:
+    """
+    A word about a function that is nearly an operation; helpers beside the operations are nobody's
+    business.
+    """
+    close = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.8)
+    return [f"{name} is no operation of the catalogue; did you mean {close[0]}?"] if close else []
+
+
+def gradient_by_autograd(
+    backend: Backend, operation: Operation, how: str, function: Any, functions: dict[str, Any]
+) -> Iterator[Implementation]:
+    grad = operation.gradient
+    exported = f"{operation.name}_grad_{how}" if how else f"{operation.name}_grad"
+    if grad is not None and exported not in functions and backend.library is not None:
+        by_library = by_autograd(function, backend.library.name)
+        if by_library is not None:
+            by_library.causal = getattr(function, "causal", "")  # type: ignore[attr-defined]
+            by_library.forward = function  # type: ignore[attr-defined]
+            yield Implementation(backend, grad, how, by_library)
+
+
+def device(library: Library) -> str:
+    x: Array = library.from_numpy(np.zeros(1), "float32")
+    return str(getattr(x, "device", "cpu"))
+
+
+GUESSED = "is taken for"
+
+
+PLAIN = "scaled_dot_product_attention"
+"""What a function of query, key and value is taken for."""
+
+
+def guess_operation(
+    functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
+) -> tuple[str, str] | None:
+    """
+    Name the operation that the one function may be, and say so: that whose name its own or the
+    file's holds, else the plain attention, else the only one that is called with such arguments.
+    None where nothing is plain.
+    """
+    if len(functions) != 1 or any(map(parse_name, functions)):
+        return None
+    ((name, function),) = functions.items()
+    found = [one for one in CATALOGUE if takes_arguments(function, one, declared)]
+    named = [one for one in found if one in f"{name} {parse_source(source).name}"]
+    plain = [one for one in found if one == PLAIN]
+    for chosen in (named, plain, found):
+        if len(chosen) == 1:
+            place = source if parse_source(source).function else f"{source}:{name}"
+            return chosen[0], (
+                f"{name} {GUESSED} {chosen[0]}, by its arguments; if it is another: "
+                f"attnverify run {place}=OPERATION"
+            )
+    return None
+
+
+def takes_arguments(function: Callable[..., Any], operation: str, declared: Declarations) -> bool:
+    """Tell whether a function can be called with the arguments of an operation."""
+    try:
+        return bool(bind(function, CATALOGUE[operation], declared).given)
+    except (UnknownArgument, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""Which of the failed cells are causes, and how that is told."""
