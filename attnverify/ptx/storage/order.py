@@ -171,12 +171,19 @@ class Order:
     def number_of(self, actors: Iterable[int]) -> int:
         """
         A number that stands for all of these, of each warp for the latest: who comes behind that
-        comes behind those before.
+        comes behind those before. Who asks for the same ones again gets the same number at once.
         """
-        every = sorted(frozenset().union(*map(self.members, actors)))
-        warps = (self.block_of[np.array(every) // ACTORS] * ACTORS).tolist()
-        of_warp = {block + each % ACTORS: each for block, each in zip(warps, every, strict=True)}
-        members = frozenset(of_warp.values())
+        asked = frozenset(actors)
+        if asked not in self.numbers:
+            every = sorted(frozenset().union(*map(self.members, asked)))
+            warps = (self.block_of[np.array(every) // ACTORS] * ACTORS).tolist()
+            of_warp = {
+                block + each % ACTORS: each for block, each in zip(warps, every, strict=True)
+            }
+            self.numbers[asked] = self.number_of_members(frozenset(of_warp.values()))
+        return self.numbers[asked]
+
+    def number_of_members(self, members: frozenset[int]) -> int:
         if len(members) == 1:
             return next(iter(members))
         if members not in self.numbers:

@@ -116,7 +116,18 @@ class Shadow:
         self.aside.append((places, actors, index))
         self.kept += places.size
         if self.kept > MOST:
-            self.stamp_reads()
+            self.forget_repeated()
+            if self.kept > MOST // 2:
+                self.stamp_reads()
+
+    def forget_repeated(self) -> None:
+        """Keep one of the reads of the same places by the same lanes and instruction."""
+        kept = {
+            (index, actors.who.tobytes(), places.tobytes()): (places, actors, index)
+            for places, actors, index in self.aside
+        }
+        self.aside = [*kept.values()]
+        self.kept = sum(places.size for places, _, _ in self.aside)
 
     def stamp_reads(self) -> None:
         """Stamp the reads that were kept aside, unless their time is over."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attnverify import ptx
+from attnverify.ptx.storage import shadows
 from attnverify.ptx.storage.device import Memory, edge_of
 from tests.ptx.small import kernel
 
@@ -332,6 +333,30 @@ def test_blocks_race_whether_they_run_together_or_not(lanes: int) -> None:
         finding_of("mov.u32 %v, %ctaid.x; st.global.u32 [%to], %v;", grid=3, lanes=lanes).kind
         == "race"
     )
+
+
+AGAIN = (
+    "mov.u32 %w, 0; AGAIN: ld.global.u32 %v, [%in]; add.u32 %w, %w, 1; setp.lt.u32 %p, %w, 50; "
+    "@%p bra AGAIN; mov.u32 %w, %ctaid.x; setp.eq.u32 %p, %w, 7; "
+)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 10, 1 << 20])
+def test_a_write_races_with_reads_of_long_ago(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are kept aside, and whether they are stamped or kept once."""
+    monkeypatch.setattr(shadows, "MOST", most)
+    assert finding_of(f"{AGAIN} @%p st.global.u32 [%in], %v;", grid=8).kind == "race"
+    assert finding_of(f"{AGAIN} @!%p st.global.u32 [%in], %v;", grid=8).kind == "race"
+
+
+def test_reads_that_are_repeated_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = []
+    monkeypatch.setattr(shadows, "MOST", 1 << 10)
+    monkeypatch.setattr(shadows.Shadow, "mark", lambda *given: marked.append(given))
+    run(AGAIN, grid=8)
+    assert not marked
+    run(AGAIN.replace("[%in]", "[%at]").replace(", 50", ", 3"), grid=40, threads=32)
+    assert marked  # more than are kept, and all of them others
 
 
 def test_atomic_operations_of_blocks_do_not_race_but_with_plain_ones() -> None:
