@@ -160,6 +160,31 @@ def test_a_tensor_of_the_host_is_an_illegal_access(built: Any) -> None:
         assert torch.equal(built.add(a, b.cuda()).cpu(), a.cpu() + b)
 
 
+def test_a_launcher_is_told_where_a_tensor_lies(built: Any) -> None:
+    with Sides():
+        a, b = torch.ones(5, device="cuda"), torch.ones(5)
+        for on_host in (b, b.pin_memory(), a.cpu()):
+            with pytest.raises(RuntimeError, match="a must be on a GPU"):
+                built.add(on_host, a)
+        assert torch.equal(built.add(b.cuda(), a), a + a)
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ("x.is_cuda()", "::machine::on_gpu(x)"),
+        ("!a.b[i].is_cpu()", "!::machine::on_host(a.b[i])"),
+        ("x.device().is_cuda() && y.type().is_cuda()",
+         "::machine::on_gpu(x) && ::machine::on_gpu(y)"),
+        ("(x).is_cuda()", "::machine::on_gpu((x))"),
+        ("f(x).is_cuda()", "f(x).is_cuda()"),
+    ],
+)  # fmt: skip
+def test_where_a_tensor_lies_is_asked_of_the_machine(asked: str, written: str) -> None:
+    source = "void f(torch::Tensor x) { TORCH_CHECK(%s); }"
+    assert host_side(source % asked) == source % written
+
+
 def test_a_launch_that_a_gpu_would_not_begin_is_told(built: Any) -> None:
     with pytest.raises(ValueError, match="grid: wanted one to three positive whole numbers"):
         built.add(torch.randn(0), torch.randn(0))

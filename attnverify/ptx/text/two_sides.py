@@ -6,6 +6,8 @@ Declarations are told apart by their qualifiers, as nvcc does it. On the host a 
 function that hands its arguments over, and a launch as a call of it:
 
     scale<float><<<blocks, 128>>>(x, n)    (::machine::configure(blocks, 128), scale<float>(x, n))
+
+and where a tensor lies is asked of the machine: ``x.is_cuda()`` is ``::machine::on_gpu(x)``.
 """
 
 import re
@@ -28,6 +30,9 @@ SCOPE = re.compile(r'(?:inline\s+)?namespace\s*([\w:]*)\s*\{|extern\s*"C"\s*\{')
 MACRO = re.compile(r"[A-Z][A-Z0-9_]*\s*(?=\()")
 TYPES = re.compile(r"(?:template\s*<.*?>\s*)?(?:struct|class|union|enum|using|typedef)\b", re.S)
 INNERMOST = re.compile(r"\([^()]*\)|<[^<>]*>")
+SIDE = re.compile(
+    r"(\b\w+(?:\.\w+|\[\w+\])*|(?<!\w)\([\w.]+\))(?:\.(?:device|type|options)\(\))?\.is_(cuda|cpu)\(\)"
+)
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -242,7 +247,10 @@ def named(parameter: str) -> str:
 
 
 def with_calls(text: str) -> str:
-    """Write launches as calls."""
+    """Write launches as calls, and questions where a tensor lies."""
+    text = SIDE.sub(
+        lambda m: f"::machine::{'on_gpu' if m[2] == 'cuda' else 'on_host'}({m[1]})", text
+    )
     while (at := without_strings(text).find("<<<")) >= 0:
         end = without_strings(text).index(">>>", at)
         start = start_of_name(text, at)

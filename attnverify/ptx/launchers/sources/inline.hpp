@@ -75,8 +75,17 @@ struct Setting {
     size_t shared = 0;
 };
 using Run = int (*)(const char*, const unsigned*, int64_t, const Argument*, int64_t);
+using Side = int (*)(const void*);
 inline Run run = nullptr;
+inline Side side = nullptr;
 inline Setting setting;
+
+inline bool on_gpu(const at::Tensor& x) {
+    return x.defined() && side(x.storage().unsafeGetStorageImpl());
+}
+inline bool on_host(const at::Tensor& x) { return x.defined() && !on_gpu(x); }
+template <class T> bool on_gpu(const T& x) { return x.is_cpu(); }  // a device
+template <class T> bool on_host(const T&) { return false; }
 
 inline void configure(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr) {
     setting = Setting{grid, block, shared};
@@ -110,7 +119,10 @@ inline void launch(std::string name, std::initializer_list<std::string> types, s
         throw std::runtime_error("the launch of " + name + " was stopped");
 }
 }  // namespace machine
-extern "C" void machine_runs(machine::Run run) { machine::run = run; }
+extern "C" void machine_runs(machine::Run run, machine::Side side) {
+    machine::run = run;
+    machine::side = side;
+}
 
 #define __host__
 #define __device__

@@ -34,7 +34,7 @@ from attnverify.ptx.launchers.cuda import launch
 from attnverify.ptx.launchers.cupy import add_line_numbers
 from attnverify.ptx.launchers.nvrtc import compile_source
 from attnverify.ptx.launchers.sources.files import read_whole
-from attnverify.ptx.launchers.tensors.sides import is_on_host
+from attnverify.ptx.launchers.tensors.sides import is_on_host, lies_on_gpu
 from attnverify.ptx.text.two_sides import device_side, host_side
 
 __all__ = ["inline_on_machine"]
@@ -64,6 +64,7 @@ RUN = ctypes.CFUNCTYPE(
     ctypes.POINTER(Argument),
     ctypes.c_int64,
 )
+SIDE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Living(TorchDispatchMode):
@@ -95,9 +96,12 @@ class Extension:
     error: BaseException | None = None
 
     @cached_property
-    def callback(self) -> Any:
-        """What C++ calls for a launch; it must live as long as the module."""
-        return RUN(self.run)
+    def callbacks(self) -> Any:
+        """
+        What C++ calls for a launch, and to ask whether a storage lies on the GPU; they must live as
+        long as the module.
+        """
+        return RUN(self.run), SIDE(lies_on_gpu)
 
     def kernel(self, name: str) -> Kernel:
         found: Kernel = compile_source(self.source, self.options, self.target, (name,))[name]
@@ -141,7 +145,7 @@ class Extension:
         """Return the functions of what was built, which calls back its extension for launches."""
         one = EXTENSIONS.setdefault(built.__file__, self)
         one.target, one.settings = self.target, self.settings
-        ctypes.CDLL(built.__file__).machine_runs(one.callback)
+        ctypes.CDLL(built.__file__).machine_runs(*one.callbacks)
         names = [each for each in dir(built) if not each.startswith("_")]
         called = {each: one.calling(getattr(built, each)) for each in names}
         return SimpleNamespace(**called, __name__=built.__name__)

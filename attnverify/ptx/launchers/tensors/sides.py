@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from attnverify.ptx.launchers.tensors.allocations import tensors_in
 
-__all__ = ["CURRENT", "FACTORIES", "PINNED", "Sides", "is_on_host"]
+__all__ = ["CURRENT", "FACTORIES", "PINNED", "Sides", "is_on_host", "lies_on_gpu"]
 
 CURRENT: ContextVar["Sides | None"] = ContextVar("CURRENT", default=None)
 """What knows where tensors lie now, if anything does."""
@@ -129,6 +129,12 @@ def is_on_host(x: Any) -> bool:
         and known.is_on_gpu(x) is False
         and x not in PINNED
     )
+
+
+def lies_on_gpu(storage: int) -> bool:
+    """Whether a storage, by its address in C++, is not said to lie on the host."""
+    known = CURRENT.get()
+    return known is None or known.known.get(storage, (None, True))[1]
 
 
 def asked_side(
