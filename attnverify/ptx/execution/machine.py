@@ -107,6 +107,8 @@ class Machine:
             kernel.asynchronous,
             order if kernel.bulk else None,
         )
+        self.own_shared = self.block * self.shared.stride
+        """Where the shared memory of each lane's block begins in that of all."""
         self.local = np.full((self.lanes, kernel.local_size), 0xFF, np.uint8)
         self.local_written = np.zeros(self.local.size, bool)
         self.specials: dict[str, Array] = {}

@@ -47,7 +47,9 @@ def shuffle(form: Form) -> Step:
 
     def run(m: "Machine") -> None:
         here = m.whole_members("shfl.sync", members(m))
-        source, inside = source_lanes(mode, rows(m, by(m)), rows(m, bound(m)))
+        one_warp = (x if x.size == 1 else rows(m, x) for x in (by(m), bound(m)))
+        found = source_lanes(mode, *one_warp)
+        source, inside = (np.broadcast_to(x, (m.lanes // WARP, WARP)) for x in found)
         if here is not None:
             check_sources(m, here, source)
         put(m, np.take_along_axis(rows(m, value(m)), source, 1).reshape(-1))
@@ -68,11 +70,11 @@ def source_lanes(mode: str, by: Array, bound: Array) -> tuple[Array, Array]:
     least = LANE & segment
     most = least | (clamp & ~segment)
     source = {
-        "up": LANE - by,
-        "down": LANE + by,
-        "bfly": LANE ^ by,
-        "idx": least | (by & ~segment),
-    }[mode]
+        "up": lambda: LANE - by,
+        "down": lambda: LANE + by,
+        "bfly": lambda: LANE ^ by,
+        "idx": lambda: least | (by & ~segment),
+    }[mode]()
     inside = source >= most if mode == "up" else source <= most
     return np.where(inside, source, LANE), inside
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnverify.ptx.kinds import Array
+from attnverify.ptx.kinds import Array, in_units
 from attnverify.ptx.storage.device import (
     LOCAL_WINDOW,
     PARAMETER_WINDOW,
@@ -105,11 +105,11 @@ def load_from(
         offsets = in_shared(m, at, lanes, size)
         m.note_traffic(space, at, lanes, size)
         check_shared(m, offsets, lanes, size, what)
-        return m.shared.bytes.view(WIDE[size])[offsets // size]
+        return m.shared.bytes.view(WIDE[size])[in_units(offsets, size)]
     if space == "local":
         offsets = in_local(m, at, lanes, size)
         note_local(m, offsets, lanes, size, READ)
-        return m.local.reshape(-1).view(WIDE[size])[offsets // size]
+        return m.local.reshape(-1).view(WIDE[size])[in_units(offsets, size)]
     if space == "param":
         return load_parameters(m, at, lanes, size)
     m.note_traffic("global", at, lanes, size)
@@ -120,7 +120,7 @@ def load_from(
             m.note_watch(array, offsets, some(lanes, where))
             if m.setup.races and m.order.published:
                 acquire(m, array, offsets, some(lanes, where), how)
-        values[where] = array.typed(WIDE[size])[offsets // size]
+        values[where] = array.typed(WIDE[size])[in_units(offsets, size)]
     return values
 
 
@@ -156,7 +156,7 @@ def store(
         elif name == "local":
             offsets = in_local(m, at, of, size)
             note_local(m, offsets, of, size, WRITE)
-            m.local.reshape(-1).view(WIDE[size])[offsets // size] = given
+            m.local.reshape(-1).view(WIDE[size])[in_units(offsets, size)] = given
         else:
             for array, offsets, where in reach(m, at, of, size):
                 touch_device(m, array, offsets, some(of, where), size, what)
@@ -171,7 +171,7 @@ def write(
     m: "Machine", memory: Array, offsets: Array, lanes: Array, size: int, values: Array, plain: bool
 ) -> None:
     """Into the bytes of one space."""
-    places = offsets // size
+    places = in_units(offsets, size)
     memory[places] = values
     if m.setup.races and plain:
         word = WIDE[min(size, 8)]
@@ -237,7 +237,7 @@ def note_free_write(
     how: Strength,
 ) -> None:
     """A write that others may wait for: it publishes, and is remembered."""
-    before = array.typed(WIDE[size])[offsets // size]
+    before = array.typed(WIDE[size])[in_units(offsets, size)]
     m.note_change(array, offsets, lanes, before.tobytes() != values.tobytes())
     release(m, array, offsets, lanes, how, False)
 

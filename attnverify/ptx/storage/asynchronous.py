@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnverify.ptx.kinds import BITS, Array
+from attnverify.ptx.kinds import BITS, Array, in_units
 from attnverify.ptx.storage.access import WIDE, load
 from attnverify.ptx.storage.copies import Batch
 from attnverify.ptx.storage.groups import Product
@@ -131,7 +131,7 @@ def read_matrix(
     places = places + (start // shared.unit)[:, None]
     if shared.watched:
         check_operand(m, places, lane)
-    return shared.bytes.view(BITS[size])[(offsets + start[:, None, None]) // size], places
+    return shared.bytes.view(BITS[size])[in_units(offsets + start[:, None, None], size)], places
 
 
 def check_operand(m: "Machine", places: Array, lanes: Array) -> None:

@@ -9,7 +9,7 @@ for, and is read by the asynchronous proxy: what a thread stored before is seen 
 
 import numpy as np
 
-from attnverify.ptx.kinds import Array
+from attnverify.ptx.kinds import Array, in_units
 from attnverify.ptx.storage.order import Order
 from attnverify.ptx.storage.shadows import Actors, Shadow
 
@@ -60,7 +60,7 @@ class Shared:
 
     def places(self, offsets: Array, size: int) -> Array:
         """[lanes, each] the places of an access of so many bytes."""
-        first = offsets // self.unit
+        first = in_units(offsets, self.unit)
         return (
             first[:, None] + np.arange(max(1, size // self.unit))
             if size > self.unit

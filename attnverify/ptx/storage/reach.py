@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnverify.ptx.kinds import Array
+from attnverify.ptx.kinds import Array, in_units
 from attnverify.ptx.storage.device import ALONE, Allocation
 from attnverify.ptx.storage.shadows import Actors, Conflict, Shadow
 
@@ -47,7 +47,7 @@ def in_shared(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
         told = f"{size} bytes at {int(at[place])} of a shared memory of {m.shared.size} bytes"
         m.fail("out of bounds", told, int(lanes[place]))
     check_aligned(m, at, lanes, size)
-    return at + m.block[lanes] * m.shared.stride
+    return at + (m.own_shared if lanes is m.everyone else m.own_shared[lanes])
 
 
 def in_local(m: "Machine", at: Array, lanes: Array, size: int) -> Array:
@@ -109,9 +109,9 @@ def check_shared(m: "Machine", offsets: Array, lanes: Array, size: int, what: st
 
 
 def check_written(m: "Machine", places: Array, lanes: Array, where: str) -> None:
-    blank = m.shared.shadow.writer[places] == 0
-    if blank.any():
-        lane = int(lanes[np.flatnonzero(blank.any(1))[0]])
+    writers = m.shared.shadow.writer[places]
+    if not writers.all():
+        lane = int(lanes[np.flatnonzero(~writers.all(1))[0]])
         m.fail("unwritten", f"a read of {where} where nobody of the block has written yet", lane)
 
 
@@ -233,7 +233,7 @@ def touch_device(
     array.touched = array.touched or what in WRITING
     if m.setup.races:
         unit = m.kernel.unit("global")
-        first = offsets // unit
+        first = in_units(offsets, unit)
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
         shadow = array.shadowed(unit, m.order)
         conflict = touch_places(shadow, places, m.of(m.grid_actors(), lanes), m.index, what)

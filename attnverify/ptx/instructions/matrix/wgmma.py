@@ -23,7 +23,7 @@ from attnverify.ptx.instructions.matrix.mma import (
     stacked,
     truncated,
 )
-from attnverify.ptx.kinds import Array
+from attnverify.ptx.kinds import Array, in_units
 from attnverify.ptx.numbers.formats import widen
 from attnverify.ptx.numbers.tensor_core import multiply, sum_format, unit_of
 from attnverify.ptx.storage.asynchronous import finish_products, read_matrix
@@ -253,7 +253,7 @@ def layout(
         byte = n // 8 * stride + n % 8 * width + k // per * leading + k % per * size
     at = start + byte
     at = at ^ (at >> 7 & (1 << bits) - 1) << 4
-    return at, np.sort(at.reshape(-1) // unit)[:: max(1, unit // size)]
+    return at, np.sort(in_units(at.reshape(-1), unit))[:: max(1, unit // size)]
 
 
 STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "membar", "prefetch")
