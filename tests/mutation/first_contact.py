@@ -98,7 +98,7 @@ FIRST_CONTACT = (
     # arguments are known by their names
     Sabotage(
         "first contact 6: what no name tells is bound by its place",
-        "attnverify/backends/calls/call_adapter.py",
+        "attnverify/backends/calls/arguments.py",
         "    if unknown := [name for name in rest if "
         "free[name].default is inspect.Parameter.empty]",
         "    for name, own in zip(list(rest), (o for o in operation.arguments if o not in named),"

@@ -29,6 +29,7 @@ from attnverify.checks.width.statistical import (
 )
 from attnverify.derived import Derived, derive
 from attnverify.derived.budgets.state import Errors
+from attnverify.derived.enclosure import enclose_constants
 from attnverify.derived.legal import evaluations as legal_evaluations
 from attnverify.derived.legal.evaluations import Evaluation, rounded
 from attnverify.precision import BFLOAT16, FLOAT32, FORMATS, PRESETS, TF32, Format, Precision
@@ -73,7 +74,8 @@ def cut_off(x: ndarray, fmt: Format) -> ndarray:
 
 def evaluate(derived: Derived, precision: Precision, seed: int) -> list[ndarray]:
     """One legal evaluation: orders, places and roundings that a seed chooses."""
-    rng, at = Random(seed), Errors(derived.graph, precision)
+    made = enclose_constants(derived.graph, precision)
+    rng, at = Random(seed), Errors(derived.graph, precision, made=made)
     at.E.update({node: np.zeros(node.shape) for node in derived.graph.order})
     return Evaluation(derived, at, {n: rng.randrange(2**30) for n in derived.graph.order}).run()
 

@@ -47,9 +47,10 @@ def test_most_draws_plant_something_in_keys_values_or_tables(operation: str) -> 
     recipes = draw_recipes(operation, FROM_SOME, 40, 0)
     assert {recipe.poison for recipe in recipes} == set(FOR_SOME)
     found = [planted(recipe) for recipe in recipes]
-    assert sum(map(bool, found)) >= 15
+    by_options_alone = operation == "latent_attention"  # no mask hides a latent
+    assert sum(map(bool, found)) >= (10 if by_options_alone else 15)
     names = {name for each in found for name in each}
-    keys = ({"x"}, {"key_pages", "value_pages"}, {"key", "value"})
+    keys = ({"x"}, {"key_pages", "value_pages"}, {"latent", "key_rope"}, {"key", "value"})
     allowed = next(each for each in keys if each <= {*CATALOGUE[operation].arguments})
     tables = {"position", "key_pos_embeddings", "key_pos_bias"}
     assert allowed <= names <= allowed | tables

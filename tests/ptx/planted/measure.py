@@ -1,7 +1,7 @@
 """
 What the machine, and others, say of the bugs that are told in public, and of their repaired twins.
 
-    python -m tests.ptx.planted.measure [ttsem=PYTHON] [triton-viz=PYTHON] > docs/data/planted.json
+    python -m tests.ptx.planted.measure [ttsem=PYTHON] [triton-viz=PYTHON] > measured.json
 
 Each program in Triton runs in a process of its own, unchanged: on the machine and under ttsem for
 "cuda", in Triton's interpreter and under triton-viz's sanitizer for "cpu". PYTHON is the

@@ -15,7 +15,7 @@ from tests.ptx.planted.told_cuda import TOLD_CUDA
 from tests.ptx.planted.told_triton import TOLD_TRITON
 
 ROOT = Path(__file__).parents[3]
-RECORD = json.loads((ROOT / "docs/data/planted.json").read_text())
+RECORD = json.loads((ROOT / "tests/ptx/planted/measured.json").read_text())
 NOT_SEEN = {
     "no __syncwarp behind the sum": "threads of a warp go in step here",
     "no fence behind the wait": "an atomic access that says nothing of order is taken to acquire",
