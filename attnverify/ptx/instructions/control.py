@@ -128,6 +128,8 @@ def barrier(form: Form) -> Step:
         form.choice("sync")
         form.expect(1)
         return warp_barrier(form)
+    if form.flag("cluster"):
+        raise form.refuse("clusters of blocks are not executed")
     form.flag("cta")
     if form.flag("red"):
         return barrier_with_votes(form)

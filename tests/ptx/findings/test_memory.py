@@ -555,6 +555,12 @@ def test_accesses_that_are_not_modelled_are_refused(body: str) -> None:
         run(body)
 
 
+@pytest.mark.parametrize("body", ["barrier.cluster.arrive;", "barrier.cluster.wait.aligned;"])
+def test_clusters_are_refused_by_name(body: str) -> None:
+    with pytest.raises(ptx.NotUnderstood, match="clusters of blocks are not executed"):
+        run(body)
+
+
 # arguments of a launch
 
 
