@@ -32,9 +32,9 @@ def run(
     return out
 
 
-def finding_of(body: str, **given: Any) -> ptx.Finding:
+def finding_of(body: str, given: Any = None, **settings: Any) -> ptx.Finding:
     with pytest.raises(ptx.Finding) as raised:
-        run(body, **given)
+        run(body, given, **settings)
     return raised.value
 
 
@@ -347,6 +347,11 @@ def test_a_write_races_with_reads_of_long_ago(most: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(shadows, "MOST", most)
     assert finding_of(f"{AGAIN} @%p st.global.u32 [%in], %v;", grid=8).kind == "race"
     assert finding_of(f"{AGAIN} @!%p st.global.u32 [%in], %v;", grid=8).kind == "race"
+    one_by_one = finding_of(f"{AGAIN} @%p st.global.u32 [%in], %v;", grid=8, lanes=32)
+    assert one_by_one.kind == "race"  # what others read stays, however often the writer did
+    walk = AGAIN.replace("[%in]; ", "[%at]; add.u64 %at, %at, 4; ")
+    given = np.arange(100, dtype=np.uint32)
+    assert finding_of(f"{walk} @%p st.global.u32 [%in+4], %v;", given, grid=8).kind == "race"
 
 
 def test_reads_that_are_repeated_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
