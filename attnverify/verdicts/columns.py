@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from attnverify.backends.array_libraries import by_autograd
 from attnverify.backends.calls.round_trip import check_round_trip
 from attnverify.backends.implementation import Implementation
 from attnverify.checks.calls_of_check import calls_of_check
@@ -124,7 +125,15 @@ def judge_values(cell: Cell, options: Options) -> Tally:
     own.backend.left_out[own.name, cell.dtype] = leaves_dtype_out(tally)
     if tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
-    return tally + run_checks(cell, own, options)
+    return tally + run_checks(cell, own, options) + unjudged_gradient(own)
+
+
+def unjudged_gradient(own: Implementation) -> Tally:
+    """Say that an attention in a library with gradients has one that nothing judges."""
+    op, library = own.operation, own.backend.library
+    differentiated = library is not None and by_autograd(own.function, library.name) is not None
+    unjudged = differentiated and "query" in op.arguments and op.gradient is None
+    return Tally(unseen={"gradient": "the specification has none"} if unjudged else {})
 
 
 def judge_gradients(cell: Cell, options: Options) -> Tally:

@@ -63,7 +63,8 @@ def find_together(
     """
     if operation.outside is not None:
         return []
-    wrong = sorted((o for o in seen if o.wrong), key=complexity)
+    comparable = (o for o in seen if o.wrong and len(o.actual) == len(o.expected))
+    wrong = sorted(comparable, key=complexity)
     small = [o for o in wrong if o.is_telling and o.size <= SMALL][:CASES]
     able = [c for c in tried if c.of is not None]
     sets = first_sets(operation, able, small)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.plugin.closing import describe_unseen
 from tests.attnverify.verdicts.test_found_out import judge_file
 
 ATTENTION = """
@@ -139,6 +140,35 @@ def test_what_is_wrong_without_an_lse_is_explained(tmp_path: Path) -> None:
     text = ALONE.format(declared='FEATURES = {"lse": False}').replace("scale=scale", "scale=0.5")
     (finding, *_) = judge_file(tmp_path, text, "float32").findings
     assert str(finding.cause).startswith("the weights are wrong, and right where query is 0")
+
+
+def test_a_missing_lse_that_is_not_declared_is_told_and_nothing_is_searched(tmp_path: Path) -> None:
+    """The search broke off: an answer of one array was compared with bounds of two."""
+    (finding, *_) = judge_file(tmp_path, ALONE.format(declared=""), "float32").findings
+    assert finding.cause is None and finding.message.endswith('FEATURES = {"lse": False}')
+
+
+LATENT = """
+import torch
+
+FEATURES = {"lse": False}
+
+def latent_attention(q_nope, q_pe, ckv, kpe, sm_scale):
+    score = torch.einsum("bhne,bme->bhnm", q_nope, ckv) + torch.einsum("bhnd,bmd->bhnm", q_pe, kpe)
+    return torch.einsum("bhnm,bme->bhne", torch.softmax(score * sm_scale, -1), ckv)
+"""
+
+
+def test_a_gradient_that_the_specification_has_not_is_said_to_be_unjudged(tmp_path: Path) -> None:
+    result = judge_file(tmp_path, LATENT, "float32")
+    assert result.verdict == "passed"
+    assert result.unseen["gradient"] == "the specification has none"
+    lines = describe_unseen(
+        [result.as_dict() | {"implementation": "latent_attention", "backend": "own"}]
+    )
+    told = ": no gradient was judged of latent_attention: the specification has none"
+    assert any(line.endswith(told) for line in lines)
+    assert "gradient" not in judge_file(tmp_path, attention(declared=""), "float32").unseen
 
 
 def test_so_are_rounded_operands(tmp_path: Path) -> None:
