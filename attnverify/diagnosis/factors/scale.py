@@ -1,13 +1,16 @@
 """
-The scale of the scores as a number of its own: the same whatever D is, or the root of another size.
+The scale of the scores as a number of its own: the same whatever D is, the root of another size, or
+that of the specification with a number added to the width or its root, or with the width of a tile.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
@@ -42,12 +45,51 @@ def fit_scale(
         return Explanation(words, words)
     power = power_of_size([o.recipe.sizes for o in wrong], each)
     if power is None or power == ("D", -0.5):
-        return None
+        return near_the_law((*models, *others), [head_width(o) for o in wrong], each)
     letter, exponent = power
     if not all(m.fits(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in others):
         return None
     words = say.SCALE_OF_SIZE.format(letter=letter, exponent=exponent)
     return Explanation(words, words)
+
+
+Scale = Callable[[float], float]
+WITH_NUMBER: tuple[tuple[str, Callable[..., float], Callable[..., Any]], ...] = (
+    ("1/sqrt(D {k:+g})", lambda D, k: (D + k) ** -0.5, lambda D, g: g**-2 - D),
+    ("1/(sqrt(D) {k:+g})", lambda D, k: 1 / (D**0.5 + k), lambda D, g: 1 / g - D**0.5),
+    ("1/sqrt(D), D at least {k:g},", lambda D, k: np.maximum(D, k) ** -0.5, lambda D, g: g**-2),
+    ("1/sqrt(D), D at most {k:g},", lambda D, k: np.minimum(D, k) ** -0.5, lambda D, g: g**-2),
+)
+"""In words, the scale with another number k in it, and the k of a scale g."""
+TILES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def near_the_law(
+    models: Sequence[FactorModel], widths: Sequence[float], fitted: Sequence[float]
+) -> Explanation | None:
+    """Return the scale that is nearly 1/sqrt(D) and fits every observation."""
+    with np.errstate(all="ignore"):
+        for law, scale in laws_near(np.array(widths), np.array(fitted)):
+            if all(m.fits(scale(np.float64(head_width(m.observation)))) for m in models):
+                words = say.SCALE_IS.format(law=law)
+                return Explanation(words, words)
+    return None
+
+
+def laws_near(widths: ndarray, fitted: ndarray) -> Iterator[tuple[str, Scale]]:
+    """Yield the scales that are tried, each in words: k as a whole number too, tiles of a width."""
+    for words, scale, k_of in WITH_NUMBER:
+        k = float(np.median(k_of(widths, fitted)))
+        for digits in ("{:.0f}", "{:.1g}", "{:.3g}"):
+            rounded = float(digits.format(k))
+            yield words.format(k=rounded), partial(scale, k=rounded)
+    for tile in TILES:
+        yield say.WIDTH_OF_TILES.format(tile=tile), partial(scale_of_tiles, tile)
+    yield say.WIDTH_OF_POWER, lambda D: float(2 ** np.ceil(np.log2(D))) ** -0.5
+
+
+def scale_of_tiles(tile: int, D: float) -> float:
+    return float(np.ceil(D / tile) * tile) ** -0.5
 
 
 def head_width(o: Observation) -> float:

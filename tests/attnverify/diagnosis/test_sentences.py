@@ -147,6 +147,12 @@ TEXTS: dict[str, Filled] = {
         {"letter": "H", "exponent": -0.5},
         "scores scaled by H^-0.5 in place of 1/sqrt(D)",
     ),
+    "SCALE_IS": (
+        {"law": "1/sqrt(D +1)"},
+        "scores scaled by 1/sqrt(D +1) in place of 1/sqrt(D)",
+    ),
+    "WIDTH_OF_TILES": ({"tile": 64}, "1/sqrt(D rounded up to a multiple of 64)"),
+    "WIDTH_OF_POWER": ({}, "1/sqrt(D rounded up to a power of two)"),
     "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
     "OUTPUT_HAS_FACTOR": (
         {"name": "the gradient by key", "factor": "off by a factor of 3"},

@@ -19,6 +19,7 @@ from attnverify.verdicts import columns, findings
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
+from tests.attnverify.verdicts.test_found_out import judge_file
 from tests.support.sample_backends import cells_of, implementation
 
 LEARNED = "learned_relative_attention_grad"
@@ -143,3 +144,39 @@ def test_what_is_kept_from_earlier_calls_is_the_cause(tmp_path: Path) -> None:
     assert result.findings
     for found in result.findings:
         assert found.cause is not None and "kept from earlier calls" in found.cause.words
+
+
+WITH_A_SCALE = """
+import math
+import torch
+
+FEATURES = {{"float mask": False}}
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    D = query.shape[-1]
+    scores = query @ key.transpose(-1, -2) / {root}
+    if mask is None:
+        return torch.softmax(scores, -1) @ value
+    weights = torch.softmax(scores.masked_fill(~mask, -1e30), -1)
+    return weights * mask.any(-1, keepdim=True) @ value
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "law"),
+    [
+        ("math.sqrt(D + 1)", "1/sqrt(D +1)"),
+        ("(math.sqrt(D) + 0.1)", "1/(sqrt(D) +0.1)"),
+        ("math.sqrt(-(-D // 16) * 16)", "1/sqrt(D rounded up to a multiple of 16)"),
+        ("math.sqrt(2 ** math.ceil(math.log2(D)))", "1/sqrt(D rounded up to a power of two)"),
+        ("math.sqrt(max(D, 16))", "1/sqrt(D), D at least 16,"),
+        ("math.sqrt(min(D, 32))", "1/sqrt(D), D at most 32,"),
+    ],
+)
+def test_a_scale_that_is_nearly_that_of_the_law_is_told(
+    root: str, law: str, tmp_path: Path
+) -> None:
+    result = judge_file(tmp_path, WITH_A_SCALE.format(root=root), "float32", "values")
+    (finding,) = result.findings
+    assert f"scores scaled by {law} in place of 1/sqrt(D)" in str(finding.cause)
