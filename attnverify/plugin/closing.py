@@ -11,7 +11,8 @@ import pytest
 
 from attnverify.backends.functions import GUESSED
 from attnverify.failures.record import describe_damaged_records
-from attnverify.report.answer import answer, rows_in_words
+from attnverify.inputs.real.required_kinds import DRAW, PADDING
+from attnverify.report.answer import answer, is_right, right_in_words, rows_in_words
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.causes.words import (
     SHORT_DTYPES,
@@ -128,6 +129,7 @@ def print_summary(
     width, colour = terminal_width(sys.stdout), reporter.hasmarkup
     quiet = is_quiet(reporter.config)
     brief = is_brief(reporter.config) and bool(wrong_cells(run, tallies))
+    right = is_brief(reporter.config) and is_right(run, tallies)
 
     def show(lines: Iterable[str], **markup: bool) -> None:
         for line in lines if not quiet else ():
@@ -139,6 +141,8 @@ def print_summary(
     if brief:
         show(answer(run, tallies, width))
         tell([*rows_in_words(run, tallies), *describe_given(run), *taken_or_refused(run)])
+    elif right:
+        tell([*right_in_words(run, tallies), *describe_given(run), *notes_of(run)])
     else:
         if not quiet:
             reporter.section("verification")
@@ -158,7 +162,7 @@ def print_summary(
     for words in write_reports(report, reports):
         tell([words], red=True)
     page = reports["--report"]
-    tell(more_words(page) if brief else see_again(run, tallies, page))
+    tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
     tell(next_steps(run, tallies, bool(left_out)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
     if brief and not quiet:  # what is too long stands above in full
@@ -177,10 +181,16 @@ def taken_or_refused(run: Verification) -> list[str]:
     ]
 
 
-def more_words(page: str | None) -> list[str]:
+def notes_of(run: Verification) -> list[str]:
+    """Write what was found out or assumed of each backend, one line a note."""
+    return [f"  note: {note}" for backend in run.backends for note in backend.notes]
+
+
+def more_words(page: str | None, right: bool) -> list[str]:
     """Say where the rest is that a brief answer leaves out."""
-    rest = "more: -v (failing cases in full, table)"
-    return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html (pictures)"]
+    pictures = "" if right else " (pictures)"
+    rest = f"more: -v ({'table, versions' if right else 'failing cases in full, table'})"
+    return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html{pictures}"]
 
 
 def listed(words: list[str]) -> str:
@@ -212,6 +222,10 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+PARTS = DRAW, PADDING
+"""Required kinds that are told by a word of their own; the other single words are options."""
+
+
 def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
     """Write one line for each reason by which no case of a required kind was judged."""
     found: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
@@ -220,7 +234,7 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
         for kind, why in tally.get("unseen", {}).items():
             whose = tally["backend"], tally["implementation"]
             option = kind.partition("=")[0]
-            if why == f"takes no {option}" or ("=" in kind and why.startswith("takes no ")):
+            if option.isidentifier() and kind not in PARTS and why.startswith("takes no "):
                 lacking[whose][option] = None
             else:
                 found[*whose, why][kind] = None

@@ -12,9 +12,10 @@ from attnverify.failures.finding import Finding
 from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
-from attnverify.report.table import group_rows
+from attnverify.report.table import Row, group_rows, summary_line
 from attnverify.report.terminal_colours import fold, fold_lines, has_copied
 from attnverify.report.workflow import find_place
+from attnverify.verdicts.tally import JUDGED
 
 if TYPE_CHECKING:
     from attnverify.session import Verification
@@ -171,5 +172,38 @@ def of_replayed(finding: Finding, numbers: str) -> str:
 def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:
     """Write the cells of each implementation in one sentence."""
     for row in group_rows(tallies, run.is_red):
-        verdicts = ", ".join(f"{aspect} {word}" for aspect, word in row.verdicts.items())
-        yield f"{row.operation} of {row.label}, {' '.join(row.dtypes)}: {verdicts}"
+        yield f"{row.operation} of {row.label}, {' '.join(row.dtypes)}: {in_words(row)}"
+
+
+def in_words(row: Row) -> str:
+    """Write ``values, gradients passed, refusals not met``."""
+    words: dict[str, list[str]] = {}
+    for aspect, word in row.verdicts.items():
+        words.setdefault(word, []).append(aspect)
+    return ", ".join(f"{', '.join(aspects)} {word}" for word, aspects in words.items())
+
+
+def is_right(run: "Verification", tallies: list[Tallied]) -> bool:
+    """Tell whether every backend was judged, and nothing that must hold failed."""
+    judged = {tally["backend"] for tally in tallies if tally["verdict"] in JUDGED}
+    usable = all(x.name in judged and not (x.broken or x.missing) for x in run.backends)
+    return usable and not any(map(run.is_red, tallies))
+
+
+def right_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:
+    """
+    Write the cells of a run in which all is right, those of many operations that say the same in
+    one sentence, and count them.
+    """
+    alike: dict[str, list[Row]] = {}
+    for row in (rows := group_rows(tallies, run.is_red)):
+        one = f"{row.label}, {' '.join(row.dtypes)}: {in_words(row)}"
+        alike.setdefault(one if len(rows) > ROWS else f"{row.operation} {one}", []).append(row)
+    for told, same in alike.items():
+        what = same[0].operation if len(same) == 1 else f"{len(same)} operations"
+        yield f"{what} of {told.removeprefix(f'{what} ')}"
+    yield summary_line(tallies, run.is_red)
+
+
+ROWS = 6
+"""So many rows have a sentence each."""

@@ -31,6 +31,8 @@ SECONDS = 0.1
 
 SILENCE = 10.0
 """Seconds without a line after which a pipe is told where a run is; later an eighth of its time."""
+FIRST = 2.0
+"""Before the first of these: somebody waits for a sign that anything is judged."""
 
 Status = tuple[str, Any, Any]
 
@@ -94,8 +96,11 @@ class Counts:
         """Note that a case has begun."""
         self.begun += 1
 
-    def line(self) -> str:
-        """Format ``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``"""
+    def line(self, width: int) -> str:
+        """
+        Format ``41/128 cells, 5210 cases, 3 failed, about 1:40 left: softmax float16 values``, with
+        as much of the cell's name, or of what there is to say, as the width has room for.
+        """
         # the count never goes back, though some calls that were begun are no cases in the end
         self.cases_shown = max(self.cases_shown, self.cases + self.begun)
         told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
@@ -104,7 +109,9 @@ class Counts:
         if 3 <= self.done < self.total:
             elapsed = time.monotonic() - self.start
             told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
-        return told + "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
+        whole = "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
+        names = (whole, f": {whole.rpartition('-')[2]}" if "-" in whole else "", "")
+        return next((told + name for name in names if len(told + name) <= width), told[:width])
 
 
 class Verdicts(Counts):
@@ -128,14 +135,15 @@ class Verdicts(Counts):
 
     def keep_talking(self, pipe: int, width: int) -> None:
         """Say where the run is after each silence, until it is over."""
-        while not self.over.wait(SILENCE / 20):
+        while not self.over.wait(FIRST / 4):
             now = time.monotonic()
-            if self.running and now - self.spoken >= max(SILENCE, (now - self.start) / 8):
+            silence = FIRST if self.spoken == self.start else max(SILENCE, (now - self.start) / 8)
+            if self.running and now - self.spoken >= silence:
                 self.spoken, terminal = now, self.reporter._tw
                 begun = "\n" if terminal.width_of_current_line else ""
                 terminal._current_line = ""
                 with suppress(OSError):  # nobody may be there any more
-                    os.write(pipe, f"{begun}{self.line()[:width]}\n".encode())
+                    os.write(pipe, f"{begun}{self.line(width)}\n".encode())
 
     def pytest_sessionfinish(self) -> None:
         super().pytest_sessionfinish()
@@ -264,7 +272,7 @@ class Progress(Counts):
         now = time.monotonic()
         if now - self.shown >= SECONDS:
             self.shown = now
-            line = Text(self.line(), no_wrap=True, overflow="ellipsis")
+            line = Text(self.line(self.display.console.width), no_wrap=True)
             with suppress(OSError):
                 self.display.update(line, refresh=True)
 

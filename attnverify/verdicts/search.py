@@ -2,7 +2,7 @@
 Searching a cell for failures: recipe after recipe, recorded ones first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -83,7 +83,7 @@ BOUND_EXCEEDED = (
     "of it ({sizes}); please report it"
 )
 
-EARLIER = ", an earlier run's failing case, replayed"
+EARLIER = "an earlier run's failing case, replayed"
 
 MODELS = 2
 """Calls that were judged, in whose sizes a required case is asked once more."""
@@ -114,7 +114,8 @@ class Search:
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
         tally, kind = judge_one(self.implementation, case, self.options)
-        self.tally += tally
+        # what an earlier run has recorded is no case of this one: the same seed, the same counts
+        self.tally += replace(tally, cases=0, strong=0) if recipe in self.earlier else tally
         if kind:
             self.failing.setdefault(kind, []).append(case)
         elif tally.cases:
@@ -287,10 +288,10 @@ class Search:
             self.judge_real(shown.real)
             self.look_at_smaller()
 
-    def says_earlier(self, kind: str) -> str:
-        """Say where nothing but what an earlier run has recorded fails in this way."""
-        own = [case for case in self.failing[kind] if case.recipe not in self.earlier]
-        return "" if own else EARLIER
+    def share_of(self, cases: Iterable[Case]) -> str:
+        """Say how many of this run's own cases fail; what an earlier run recorded where none do."""
+        own = sum(case.recipe not in self.earlier for case in cases)
+        return f"{own} of {self.tally.cases} cases" if own else EARLIER
 
     def untaken(self) -> dict[str, Any]:
         """Say as FEATURES does what is not taken: what the file declares, and what was refused."""
@@ -390,7 +391,7 @@ def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
     Tell the terms that explain every failure: none of them need be looked at. The smallest is kept.
     """
     failed = sorted_by_size([*chain(*search.failing.values())])
-    share = f"{len(failed)} of {search.tally.cases} cases"
+    share = search.share_of(failed)
     what = "; ".join(TERMS[name].words for name in said)
     record = FailureRecord.of(search.implementation, failed[0], cell.aspect)
     kept = save_or_say(record, search.options.failures, search.implementation)
@@ -452,7 +453,7 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     return [
         replace(
             finding,
-            share=finding.share + search.says_earlier(what),
+            share=search.share_of(search.failing[what]),
             condition=(told := () if is_wide(regions[what]) else regions[what].told),
             held=regions[what].counts if told else "",
             notes=(*finding.notes, *tell_feature(search, what, finding)),

@@ -34,7 +34,7 @@ def test_a_loop_is_judged_and_bfloat16_is_unsupported(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     shutil.copy(KERNEL, "mine.py")
-    done = verify("run", "mine.py", "--profile", "quick", "--dtype", dtype, "-k", "values")
+    done = verify("run", "-v", "mine.py", "--profile", "quick", "--dtype", dtype, "-k", "values")
     assert words in done.output
     assert "failed" not in done.output and "on cpu" in done.output
 

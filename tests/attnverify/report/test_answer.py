@@ -16,7 +16,8 @@ import pytest
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import NOT_RECORDED, Finding
 from attnverify.options import FAILURES
-from attnverify.report.answer import answer
+from attnverify.report.answer import ROWS, answer, right_in_words
+from attnverify.verdicts.tally import CellResult
 from tests.attnverify.report.test_root_causes import failed, recorded, replay_of
 from tests.reports.grade import text_of
 from tests.reports.test_causes import REPORTS
@@ -86,6 +87,55 @@ def test_a_kernel_with_one_mistake_is_told_on_half_a_page(name: str) -> None:
         (last,) = [at for at, line in enumerate(lines) if line.startswith(f"{name}: wrong in ")]
         assert all(line.startswith("  ") for line in lines[last + 1 :])
         assert not re.search("recipe:|larger:|known failures:|triage:", done.output)
+
+
+RIGHT = """\
+import numpy as np
+
+
+def shift_right(x):
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], 1), x.dtype)], -1)
+    return padded.reshape(*x.shape[:-2], -1)[..., : -x.shape[-2]].reshape(x.shape).copy()
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_right_kernel_reads_as_right_at_a_glance(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    Path("right.py").write_text(RIGHT)
+    done = verify("run", "right.py", "--profile", "quick", "--dtype", "float32")
+    told = re.sub(r"(?m)^(  \(.*|\d+/\d+ cells, .*)\n", "", done.output).split("attnverify 0", 1)[1]
+    lines = [line for line in told.splitlines() if line]
+    assert done.status == 0 and len(lines) <= {60: 13, 80: 10}[columns], done.output
+    assert max(map(len, done.output.splitlines())) <= columns
+    assert not re.search("FAILED|verification|triage|root cause|elsewhere", done.output)
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("right.py: right in float32 (")]
+    assert all(line.startswith("  ") for line in lines[at + 1 :])
+    more = verify("run", "right.py", "--profile", "quick", "--dtype", "float32", "-v").output
+    assert "= verification =" in more and "discrimi" in more and "% elsewhere" in more
+
+
+def test_many_operations_that_say_the_same_share_a_sentence() -> None:
+    run, tallies = SimpleNamespace(is_red=lambda tally: False), []
+    for name in [*OPERATIONS[: ROWS + 1], OPERATIONS[0]]:
+        aspect = "values" if len(tallies) <= ROWS else "refusals"
+        result = CellResult(
+            operation=name, implementation=name, backend="mine", how="", dtype="float32",
+            aspect=aspect, verdict="passed", cases=3, strong=2,
+        )  # fmt: skip
+        tallies.append(result.as_dict())
+    told = [*right_in_words(run, tallies)]  # type: ignore[arg-type]
+    assert sorted(told, key=len)[::-1] == [
+        "8 cells: 8 passed; 24 cases, 16 discriminating; 0 checks",
+        f"{OPERATIONS[0]} of mine, f32: values, refusals passed",
+        f"{ROWS} operations of mine, f32: values passed",
+    ]
+
+
+OPERATIONS = ["softmax", "causal_mask", "merge_masks", "shift_right", "rel_shift", "get_slopes"]
+OPERATIONS += ["softmax_grad"]
 
 
 def test_with_more_words_the_case_and_the_table_are_told_too() -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from attnverify.backends.functions import HAS_OTHERS
+from attnverify.report import progress
 from attnverify.report.next_steps import next_steps
-from attnverify.report.progress import clock, name_of, verdict_line
+from attnverify.report.progress import Counts, clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour
 from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
 from tests.support.sample_backends import HERE
@@ -148,11 +149,11 @@ def test_a_pipe_sees_neither_nor_dots_of_few_cells() -> None:
     assert not re.search(r"^[.FEsx]+ *(\[ *\d+%\])?\s*$", done.output, re.M)
 
 
-def through_a_pipe(*arguments: str, silence: float) -> str:
-    """What a pipe is given by a run that speaks after so many seconds without a line."""
+def through_a_pipe(*arguments: str, silence: float, first: float = 1000.0) -> str:
+    """What a pipe is given by a run that speaks after so many seconds without a line, and first."""
     code = (
         "import sys; from attnverify import cli; from attnverify.report import progress; "
-        f"progress.SILENCE = {silence}; sys.exit(cli.main())"
+        f"progress.SILENCE, progress.FIRST = {silence}, {first}; sys.exit(cli.main())"
     )
     known = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code, *arguments]
@@ -161,13 +162,32 @@ def through_a_pipe(*arguments: str, silence: float) -> str:
 
 @pytest.mark.parametrize("more", [(), ("-v",)])
 def test_a_pipe_is_told_where_the_run_is_after_a_silence(more: tuple[str, ...]) -> None:
-    seen = through_a_pipe(*LINE, *more, silence=0.05)
+    seen = through_a_pipe(*LINE, *more, silence=0.05, first=0.05)
     told = re.findall(r"^\d/3 cells, \d+ cases: shift_right-mixed_verdicts-float32 .*$", seen, re.M)
     assert told and "\x1b" not in seen and "\n\n\n" not in seen
 
 
+def test_the_first_silence_is_short() -> None:
+    assert progress.FIRST <= 2 < 10 <= progress.SILENCE
+    assert steps(through_a_pipe(*LINE, silence=1000, first=0.05))
+
+
+@pytest.mark.parametrize("width", range(10, 120, 7))
+def test_where_a_run_is_fits_and_cuts_no_name(width: int) -> None:
+    counts = Counts()
+    counts.total, counts.running = 6, {CELL: None}
+    told = counts.line(width)
+    whole = "0/6 cells, 0 cases: scaled_dot_product_attention-mine-float32 gradients"
+    assert len(told) <= width
+    assert told in (whole, "0/6 cells, 0 cases: float32 gradients", "0/6 cells, 0 cases"[:width])
+    assert (told == whole) == (width >= len(whole))
+
+
+CELL = "differential.py::test_gradients[scaled_dot_product_attention-mine-float32]"
+
+
 def test_fewer_words_and_a_run_that_speaks_are_told_nothing_between() -> None:
-    assert not steps(through_a_pipe(*LINE, "-q", silence=0.05))
+    assert not steps(through_a_pipe(*LINE, "-q", silence=0.05, first=0.05))
     assert not steps(through_a_pipe(*LINE, silence=1000))
 
 

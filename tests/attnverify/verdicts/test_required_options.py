@@ -10,6 +10,7 @@ from attnverify.failures.store import save
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.real.required_kinds import kinds_of, required_cases
 from attnverify.inputs.real.required_options import options_of
+from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
@@ -109,4 +110,32 @@ def test_what_an_earlier_run_has_recorded_alone_is_told_as_such(fault: str, tmp_
     record = FailureRecord.of(cell.implementation, case_of(long, "float64"), "values")
     save(record, str(tmp_path / "failures"), None)
     search = search_quick(tmp_path, text, seed=2)
-    assert search.says_earlier("raised TypeError") == (EARLIER if fault == LATE else "")
+    told = search.share_of(search.failing["raised TypeError"])
+    assert (told == EARLIER) == (fault == LATE)
+
+
+def test_what_an_earlier_run_has_recorded_is_not_counted_again(tmp_path: Path) -> None:
+    """Two runs of one file at one seed told 48 and 55 cases: the second replayed what the first
+    had recorded."""
+    fault = "soft_cap = soft_cap and 30.0"
+    text = FEW.format(name="packed_attention", given=OPENS["packed_attention"], fault=fault)
+    first = search_quick(tmp_path, text, seed=2)
+    cases = first.failing["wrong number"]
+    shrunk = resized(min((case.recipe for case in cases), key=shrink_key), {"D": 3})
+    cell = cell_of(tmp_path, text, "float32")
+    record = FailureRecord.of(cell.implementation, case_of(shrunk, "float32"), "values")
+    save(record, str(tmp_path / "failures"), None)
+    again = search_quick(tmp_path, text, seed=2)
+    assert again.earlier and len(again.failing["wrong number"]) == len(cases) + 1
+    assert (again.tally.cases, again.tally.strong) == (first.tally.cases, first.tally.strong)
+    assert again.share_of(again.failing["wrong number"]) == first.share_of(cases)
+
+
+OUTSIDE_OF_CAUSAL = {"causal=True": "takes no causal", "blocks": "takes no causal"}
+
+
+def test_an_option_shown_beside_another_that_is_not_taken_is_not_taken_either() -> None:
+    told = {"backend": "mine", "implementation": "f", "unseen": OUTSIDE_OF_CAUSAL}
+    assert describe_unseen([told]) == [
+        "mine: f was judged without causal or blocks, which it does not take"
+    ]
