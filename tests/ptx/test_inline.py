@@ -252,6 +252,10 @@ def test_the_host_is_given_launchers_and_kernels_by_name() -> None:
         ),
         ("using vector = std::vector<int>;", True, False),
         ("__constant__ float table[2] = {1.f, 2.f};", False, True),
+        ("static size_t workspace = 32 * 1024 * 1024;", True, False),
+        ("extern cudaDeviceProp properties;", True, False),
+        ("static const float half = 0.5f;", True, True),
+        ("extern __shared__ float kept[];", False, True),
         ("__host__ __device__ inline int up(int x) { return x + 1; }", True, True),
         ("int count(std::vector<int> x) { return x.size(); }", True, False),
         ('PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("add", &add); }', True, False),
@@ -285,7 +289,7 @@ def test_a_template_with_defaults_ends_at_its_brace() -> None:
 template <const int M = 16, typename T = float>
 __global__ void each(T *x, int n) { if (threadIdx.x < n) x[threadIdx.x] = M; }
 void launcher(torch::Tensor x) { each<<<1, 32>>>(x.data_ptr<float>(), 3); }
-int table[] = {1, 2};
+const int table[] = {1, 2};
 """
     assert "launcher" not in device_side(source) and "table" in device_side(source)
     assert "(::machine::configure(1, 32), each(x.data_ptr<float>(), 3))" in host_side(source)

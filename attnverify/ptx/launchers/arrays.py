@@ -36,6 +36,8 @@ class HostArrays:
         self.memory = Memory()
         self.memory.find_outside = self.find
         self.placed: list[tuple[int, Array, Allocation]] = []
+        self.known: list[tuple[Allocation, int]] = []
+        """Those that were found by an address, and where they begin: nothing moves in a launch."""
 
     def place(self, start: int, size: int, label: str, edge: int | None = None) -> None:
         """
@@ -56,10 +58,14 @@ class HostArrays:
         Find the array in which a pointer lies that a kernel has read from memory; place it, or say
         in words why no kernel may go there.
         """
+        for known, start in self.known:
+            if start <= pointer < start + known.high - known.low:
+                return known, start
         if elsewhere := self.place_holding(pointer):
             return elsewhere
         for start, bytes_, allocation in self.placed:
             if start <= pointer < start + len(bytes_):
+                self.known.append((allocation, start))
                 return allocation, start
         return None
 

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from attnverify.ptx.launchers.tensors.allocations import tensors_in
 from attnverify.ptx.launchers.tensors.sides import CURRENT, PINNED, asked_side
 
-__all__ = ["pretended_cuda"]
+__all__ = ["own_device", "pretended_cuda"]
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -142,6 +142,11 @@ def autocast_on_host(init: Callable[..., None]) -> Callable[..., None]:
 
 
 PRETENDED: ContextVar[bool] = ContextVar("PRETENDED", default=False)
+
+
+def own_device() -> torch.device:
+    """Where tensors lie that a kernel takes: "cuda" while it is pretended, otherwise the CPU."""
+    return DEVICE if PRETENDED.get() else HOST
 
 
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:

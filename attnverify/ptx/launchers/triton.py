@@ -35,6 +35,7 @@ from attnverify.ptx.launchers.arrays import HostArrays
 from attnverify.ptx.launchers.autotune import Policy, check_policy, tuned
 from attnverify.ptx.launchers.tensors.allocations import extent_of
 from attnverify.ptx.launchers.tensors.sides import is_on_host
+from attnverify.ptx.launchers.torch_cuda import own_device
 from attnverify.ptx.storage.bulk import maps
 
 __all__ = ["Driver", "Launch", "on_machine"]
@@ -64,8 +65,11 @@ class Utilities:
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[object, object, int, int, int]:
-        """Module, function, registers, spills, and the most threads of a block."""
-        return object(), object(), 0, 0, 1024
+        """
+        Module, function, registers, spills, and the most threads of a block. Nothing is assembled:
+        told are as many registers as each of these threads can have.
+        """
+        return object(), object(), 65536 // 1024, 0, 1024
 
     def unload_module(self, module: object) -> None:
         """Nothing was loaded."""
@@ -117,10 +121,10 @@ class Driver(DriverBase):  # type: ignore[misc]
         return self.target // 10, self.target % 10
 
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
+        return own_device()
 
     def get_device_interface(self) -> Any:
-        return torch.cpu
+        return getattr(torch, own_device().type)
 
     @staticmethod
     def is_active() -> bool:
@@ -158,7 +162,7 @@ class Launcher:
     """
 
     def __init__(self, source: Any, metadata: Any) -> None:
-        self.metadata = metadata
+        self.metadata, self.cached = metadata, source.name[:150]
         self.kinds, self.names = list(source.signature.values()), list(source.signature)
         function = getattr(source, "fn", None)  # none of a kernel that is given as IR
         self.file = "" if function is None else function.fn.__code__.co_filename
@@ -217,7 +221,7 @@ class Launcher:
         """Load the kernel that Triton's compiler has left in its cache."""
         key, name = self.metadata.hash, self.metadata.name
         if key not in MODULES:
-            files = get_cache_manager(key).get_group(f"{name[:150]}.json") or {}
+            files = get_cache_manager(key).get_group(f"{self.cached}.json") or {}
             path = next((path for file, path in files.items() if file.endswith(".ptx")), None)
             if path is None:
                 raise NotUnderstood(f"{name}: Triton's cache holds no PTX of it")

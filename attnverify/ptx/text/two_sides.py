@@ -29,6 +29,7 @@ QUALIFYING = re.compile(
 SCOPE = re.compile(r'(?:inline\s+)?namespace\s*([\w:]*)\s*\{|extern\s*"C"\s*\{')
 MACRO = re.compile(r"[A-Z][A-Z0-9_]*\s*(?=\()")
 TYPES = re.compile(r"(?:template\s*<.*?>\s*)?(?:struct|class|union|enum|using|typedef)\b", re.S)
+CONSTANT = re.compile(r"\b(const|constexpr|__shared__|__managed__)\b|^[\s;]*$")
 INNERMOST = re.compile(r"\([^()]*\)|<[^<>]*>")
 SIDE = re.compile(
     r"(\b\w+(?:\.\w+|\[\w+\])*|(?<!\w)\([\w.]+\))(?:\.(?:device|type|options)\(\))?\.is_(cuda|cpu)\(\)"
@@ -68,6 +69,11 @@ class Declaration:
         return TYPES.match(self.text.strip()) is not None
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it is a variable of both sides, which no qualifier says, or of a block's."""
+        return "(" not in self.head and CONSTANT.search(self.head) is not None
+
+    @property
     def is_scope(self) -> bool:
         return SCOPE.fullmatch(self.text.strip()) is not None or self.text.strip() == "}"
 
@@ -98,7 +104,7 @@ def for_device(x: Declaration) -> bool:
         return True
     if x.is_function or "PYBIND11_MODULE" in x.text or "TORCH_LIBRARY" in x.text:
         return "constexpr" in x.head
-    return not OF_HOST.search(x.text) and ("(" not in x.head or x.is_of_types)
+    return not OF_HOST.search(x.text) and (x.is_of_types or x.is_constant)
 
 
 def is_of_device(include: str) -> bool:

@@ -1,0 +1,1 @@
+"""Kernels of public repositories on the machine: drivers of our own, files from checkouts."""
