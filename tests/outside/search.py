@@ -24,7 +24,7 @@ from attnverify.inputs.expand import expand
 from attnverify.precision import FORMATS, PRESETS
 from tests.outside.catalogue import WRITTEN
 from tests.outside.draws import draw, gradient_of
-from tests.outside.specifications import OUTSIDE
+from tests.outside.specifications import SEARCHED
 from tests.rounding_variants.cases import small_recipe
 
 DECLARED = ("eager", "fused", "wide", "sloppy", "stepwise")
@@ -37,7 +37,7 @@ Trace = Callable[[str, int], Derived]
 def traces() -> dict[str, Trace]:
     """What is searched: each draws a call in a dtype by a seed."""
     found: dict[str, Trace] = {}
-    for function in OUTSIDE:
+    for function in SEARCHED:
         found |= _of_outside(function)
     for function, names in WRITTEN.items():
         found |= _of_catalogue(function, names.split())

@@ -177,8 +177,46 @@ def masked_mean(x: Float[ndarray, "B N F"], seen: Bool[ndarray, "B N"]) -> Float
     return kept.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)[:, None]
 
 
+def exponentials_of_row(s: Float[ndarray, "N M"]) -> Float[ndarray, "N M"]:
+    return np.exp(s - s.max(axis=-1, keepdims=True))
+
+
+def unnormalised_attention(
+    q: Float[ndarray, "H N D"],
+    k: Float[ndarray, "H M D"],
+    v: Float[ndarray, "H M E"],
+    distance: Float[ndarray, "H N M"],
+    decay: Float[ndarray, "H N M"],
+) -> Float[ndarray, "H N E"]:
+    s = q @ k.mT / np.sqrt(q.shape[-1]) - np.abs(distance)
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (e * np.exp(-np.abs(decay))) @ v
+
+
+def norm_of_product(
+    x: Float[ndarray, "B F"], w: Float[ndarray, "F I"], eps: float = 1e-6
+) -> Float[ndarray, "B I"]:
+    z = x @ w
+    centred = z - z.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+
+
+def log_softmax_of_product(
+    x: Float[ndarray, "B F"], w: Float[ndarray, "F I"]
+) -> Float[ndarray, "B I"]:
+    z = x @ w
+    top = z.max(axis=-1, keepdims=True)
+    return z - top - np.log(np.exp(z - top).sum(axis=-1, keepdims=True))
+
+
 OUTSIDE = (
     *(rms_norm, layer_norm, layer_norm_backward, group_norm, rotary, swiglu, cross_entropy),
     *(shared_heads_attention, linear_attention, gated_delta_rule, top_k_gating, int8_product),
     *(gelu_layer, masked_mean, rotary_by_position, decayed_attention),
 )
+
+SEARCHED = (
+    *(*OUTSIDE, exponentials_of_row, unnormalised_attention, norm_of_product),
+    log_softmax_of_product,
+)
+"""And those of which only the bound is searched: a number is subtracted from what made it."""

@@ -37,6 +37,16 @@ def keeping(at: Errors, node: Node, E: ndarray) -> ndarray:
     return L
 
 
+def between_uses(at: Errors, node: Node) -> ndarray:
+    """
+    Bound how far apart two uses of a node may read it: one what was kept of it, the other what was
+    not rounded yet, as a fused kernel does that stores x, and takes the mean of x before.
+    """
+    formats = {fmt for fmt in (kept(at, node), also_kept(at, node)) if fmt and fmt.p < at.P.acc.p}
+    E = at.E[node]
+    return np.asarray(sum((round_off(node.value, E, fmt) for fmt in formats), np.zeros(node.shape)))
+
+
 def _kept_sum(at: Errors, node: Node, E: ndarray) -> ndarray:
     graph, fmt = at.graph, _coarsest(at, node)
     terms, root = graph.terms(node), graph.is_root(node)

@@ -7,7 +7,8 @@ But the quadratic form is exact: for c = z - mean z and any dz,
     var(z + dz) - var(z) = 2 mean(c dz) + var(dz),  var(dz) <= mean(dz^2)
 
 since the mean of c is 0; and |y| stays below sqrt(n - 1), or sqrt(n) where nothing is subtracted,
-whatever becomes of z.
+whatever becomes of z; where the mean is that of a z which was not kept yet, by so much of the root
+more.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.bounds.error_rules import gamma
+from attnverify.derived.budgets.keeping import between_uses
 from attnverify.derived.budgets.state import Errors
-from attnverify.derived.forms import follows_mean
+from attnverify.derived.forms import follows_mean, source_of
 from attnverify.derived.tracing.node import Node
 
 Rule = tuple[ndarray, ndarray]
@@ -86,16 +88,28 @@ def bound_normalised(at: Errors, node: Node, propagated: ndarray, L: ndarray, u:
         least = np.maximum(at.floor(norm.root), 1e-300)
         L = L + gamma(4, u) * parts * np.minimum((1 + r) * rstd, 1 / least)
     far = (x + np.sqrt(norm.count - norm.centred)) * (1 + 1e-3) + L
+    if norm.centred and (apart := _read_apart(at, norm)).any():
+        far = far + apart / np.maximum(at.floor(norm.root), 1e-300)
     return np.fmin(np.fmin(propagated, near), far), L
 
 
 def _centred_error(at: Errors, norm: _Norm) -> Rule:
-    """Bound the error of c, and that of z with what mean and difference lose themselves."""
+    """
+    Bound the error of c, and that of z with what mean and difference lose themselves, and what the
+    mean is off that read a z which was not kept yet.
+    """
     if not norm.centred:
         return at.E[norm.c], at.E[norm.c]
     Ez = at.E[norm.c.inputs[0]]
-    own = np.maximum(at.E[norm.c] - Ez - norm.mean(Ez), 0.0)
+    own = np.maximum(at.E[norm.c] - Ez - norm.mean(Ez), 0.0) + _read_apart(at, norm)
     return Ez + own + norm.mean(Ez), Ez + own
+
+
+def _read_apart(at: Errors, norm: _Norm) -> ndarray:
+    z = norm.c.inputs[0]
+    source = source_of(z)
+    apart = between_uses(at, source)
+    return norm.mean(apart if source is z else apart.max(initial=0.0))
 
 
 def _root_error(at: Errors, norm: _Norm) -> ndarray:

@@ -21,10 +21,10 @@ BELLS = ("tanh", "erf")
 
 def kept(at: Errors, node: Node) -> Format | None:
     """
-    Find what a node is rounded to, beyond what its sum is made in; None: it is not. Where each step
-    is stored, that is no wider.
+    Find what a node is rounded to, beyond what its sum is made in; None: it is not, as what is only
+    moved, chosen or negated. Where each step is stored, that is no wider.
     """
-    if node.kind in ("leaf", "move", "select", "max"):
+    if node.kind in ("leaf", "move", "select", "max") or node.name == "negative":
         return None
     fmt, step = _kept_by_role(at, node), at.P.step
     return fmt if step is None or fmt.p < step.p else step

@@ -39,12 +39,16 @@ def rounded(x: ndarray, fmt: Format) -> ndarray:
 
 @dataclass
 class Evaluation:
-    """One way to compute a graph: a seed for each node."""
+    """
+    One way to compute a graph: a seed for each node. A number that is kept may be read by some of
+    its uses as it was ``before`` that.
+    """
 
     derived: Derived
     at: Errors
     seeds: dict[Node, int]
     values: dict[Node, ndarray] = field(default_factory=dict)
+    before: dict[Node, ndarray] = field(default_factory=dict)
 
     def run(self) -> list[ndarray]:
         with np.errstate(all="ignore"):
@@ -56,7 +60,12 @@ class Evaluation:
 
     def visit(self) -> None:
         for node in self.at.graph.order:
+            kept = {each: self.values[each] for each in node.inputs if each in self.before}
+            if kept:
+                rng = np.random.default_rng(self.seeds.get(node, 0) + 1)
+                self.values |= {each: self.before[each] for each in kept if rng.random() < 0.3}
             self.values[node] = self.compute(node)
+            self.values |= kept
 
     def compute(self, node: Node) -> ndarray:
         rng = np.random.default_rng(self.seeds.get(node, 0))
@@ -64,10 +73,14 @@ class Evaluation:
         found = RULES[node.kind](self, node, rng) if found is None else found
         if node in self.at.graph.exponents and self.at.P.step is None:
             return found  # what an exponent loses is the exponential's
-        fmt, extra = kept(self.at, node), also_kept(self.at, node)
+        fmt, extra, before = kept(self.at, node), also_kept(self.at, node), found
         if fmt is not None and fmt.p < self.at.P.acc.p and rng.random() < 0.7:
             found = rounded(found, fmt)
-        return rounded(found, extra) if extra is not None and rng.random() < 0.7 else found
+        if extra is not None and rng.random() < 0.7:
+            found = rounded(found, extra)
+        if found is not before:
+            self.before[node] = before
+        return found
 
     def leaf(self, node: Node, rng: np.random.Generator) -> ndarray:
         if node.made is not None:
@@ -148,10 +161,13 @@ class Evaluation:
         return self.acc(found)
 
     def erring(self, name: str, x: ndarray, rng: np.random.Generator) -> ndarray:
-        """Move what a function gave by as many ulps as it may err: sines in `acc`."""
+        """
+        Move what a function gave by as many ulps as it may err: sines in `acc`. Half of one is left
+        to the rounding of what it gives.
+        """
         P = self.at.P
         fmt = P.acc if ERRING[name] == "sin_ulps" else P.softmax
-        unit = 2 * fmt.u * getattr(P, ERRING[name]) * 0.99
+        unit = 2 * fmt.u * (getattr(P, ERRING[name]) - 0.5) * 0.99
         sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, x.shape)
         return x * (1 + sign * unit)
 

@@ -18,7 +18,8 @@ class Adjoints:
     """
     The adjoints of one chunk of seeds; all arrays have a leading axis of seeds.
 
-    rows  what each normalised row on the way was found to do
+    rows   what each normalised row on the way was found to do
+    apart  of what is used more than once: the sizes of what arrives by each use, added up
     """
 
     def __init__(self, at: Errors, target: Node, axes: Sequence[int], seeds: ndarray) -> None:
@@ -31,6 +32,7 @@ class Adjoints:
             seed[(row, *place)] = 1.0
         self.middle = {target: seed}
         self.radius = {target: np.zeros_like(seed)}
+        self.apart: dict[Node, ndarray] = {}
         self.rows: dict[Node, Centred] = {}
         self.stopped: set[Node] = set()
 
@@ -43,13 +45,27 @@ class Adjoints:
                 else:
                     _BACK[node.kind](self, node)
 
-    def give(self, node: Node, middle: ndarray, radius: ndarray) -> None:
+    def give(
+        self, node: Node, middle: ndarray, radius: ndarray, apart: ndarray | None = None
+    ) -> None:
         if self.at.is_exact(node):
             return
         middle, radius = _fold(middle, node.shape), _fold(radius, node.shape)
+        if apart is not None or node in self.middle:
+            apart = np.abs(middle) + radius if apart is None else _fold(apart, node.shape)
+            if node in self.middle:
+                apart = apart + self.size_apart(node)
+            self.apart[node] = apart
         if node in self.middle:
             middle, radius = self.middle[node] + middle, self.radius[node] + radius
         self.middle[node], self.radius[node] = middle, radius
+
+    def size(self, node: Node) -> ndarray:
+        return np.asarray(np.abs(self.middle[node]) + self.radius[node])
+
+    def size_apart(self, node: Node) -> ndarray:
+        """The sizes of the derivatives by each use of a node, which may cancel in their sum."""
+        return self.apart[node] if node in self.apart else self.size(node)
 
     def _row(self, node: Node) -> None:
         row = self.at.graph.rows[node]
@@ -70,10 +86,11 @@ class Adjoints:
 
     def select(self, node: Node) -> None:
         gm, gr = self.middle[node], self.radius[node]
-        open_ = undecided(self.at, node)
+        open_, apart = undecided(self.at, node), self.apart.get(node)
         for each, chosen in zip(node.inputs, (node.condition, ~node.condition), strict=True):
             radius = np.where(chosen, gr, np.where(open_, np.abs(gm) + gr, 0.0))
-            self.give(each, np.where(chosen, gm, 0.0), radius)
+            each_apart = None if apart is None else np.where(chosen | open_, apart, 0.0)
+            self.give(each, np.where(chosen, gm, 0.0), radius, each_apart)
 
     def sum(self, node: Node) -> None:
         (each,), lead = node.inputs, len(self.middle[node])
@@ -96,7 +113,8 @@ class Adjoints:
             if not self.at.is_exact(each):
                 mine = np.flatnonzero((flat >= start) & (flat < start + size))
                 to = flat[mine] - start
-                parts = (self.middle[node], self.radius[node])
+                parts = [self.middle[node], self.radius[node]]
+                parts += [self.apart[node]] if node in self.apart else []
                 self.give(each, *(_scatter(g, mine, to, each.shape) for g in parts))
             start += size
 

@@ -4,6 +4,9 @@ with J the derivative of T by v anywhere in the box |x - x0| <= E,
 
     |T' - T| <= L_T + sum_v sup|J_Tv| L_v + sum_cuts sup|J_Tc| E_c,   sup|J| <= |middle| + radius
 
+What cancels between two uses of a node, cancels of its error alone: that one use reads what was
+kept, another what was not rounded yet, counts by the sizes of their derivatives.
+
 Sweeps end at results of products, the *cuts*, where E is taken over. The derivative sees every
 cancellation by itself: a norm loses its mean, log-sum-exp minus a logit gives p - 1; a mean by the
 weights of a row is centred by :func:`attnverify.derived.budgets.rows.differentiate_row`.
@@ -19,6 +22,7 @@ from math import prod
 import numpy as np
 from numpy import ndarray
 
+from attnverify.derived.budgets.keeping import between_uses
 from attnverify.derived.budgets.rows import bound_row
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.forms import is_linear
@@ -223,9 +227,11 @@ def _collect(
     for node in carrying:
         if node not in adjoints.middle:
             continue
-        J = np.abs(adjoints.middle[node]) + adjoints.radius[node]
-        own = _own_error(this, node)
+        J, own = adjoints.size(node), _own_error(this, node)
         _add(this.found, part, np.where(own > 0, J * own, 0.0), groups[node])
+        if node in adjoints.apart and node.kind != "leaf":
+            cancelled, differ = np.maximum(adjoints.apart[node] - J, 0.0), between_uses(at, node)
+            _add(this.found, part, np.where(differ > 0, cancelled * differ, 0.0), groups[node])
         if direct is None and is_product and node.name == "exp":
             _add(this.rounded_last, part, J * (u * node.value), groups[node])
         elif is_product and (first := rounded_weights(at, node, this.operands)).any():

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify.derived.budgets import norms
 from attnverify.derived.legal import rewritings
 from attnverify.derived.legal.evaluations import climb
+from attnverify.derived.sweeping import sweep
 from attnverify.precision import FORMATS, PRESETS
 from tests.outside.search import search, traces
 
@@ -40,6 +42,43 @@ def test_a_product_that_two_sums_share_is_rounded_in_both() -> None:
     """
     derived = traces()["gelu_layer"]("float16", 10)
     assert climb(derived, PRESETS["eager"](FORMATS["float16"]), 60, 10) <= 1
+
+
+BEYOND = {
+    ("exponentials_of_row", "sloppy", 23): "an exponential was rounded on top of all its ulps",
+    ("exponentials_of_row_grad", "stepwise", 34): "29x: x read as it was kept, -x as it was not",
+}
+
+
+@pytest.mark.parametrize(("name", "preset", "seed"), BEYOND)
+def test_what_a_search_has_found_stays_found(name: str, preset: str, seed: int) -> None:
+    derived = traces()[name]("float16", seed)
+    assert climb(derived, PRESETS[preset](FORMATS["float16"]), 12, seed) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "seeds"),
+    [
+        ("unnormalised_attention_grad", "fused", (31, 40)),
+        ("norm_of_product", "fused", (1, 23)),
+        ("log_softmax_of_product", "eager", (22, 38)),
+        ("exponentials_of_row_grad", "eager", (34, 40)),
+    ],
+)
+def test_that_two_uses_read_a_number_before_and_after_it_is_kept_counts(
+    name: str, preset: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a legal evaluation exceeds the bound: of z - mean z, z kept and the mean wide."""
+
+    def search() -> list[float]:
+        derived = {seed: traces()[name]("float16", seed) for seed in seeds}
+        precision = PRESETS[preset](FORMATS["float16"])
+        return [climb(each, precision, 24, seed) for seed, each in derived.items()]
+
+    assert max(search()) <= 1
+    for module in (sweep, norms):
+        monkeypatch.setattr(module, "between_uses", lambda at, node: np.zeros(node.shape))
+    assert max(search()) > 1
 
 
 @pytest.mark.thorough

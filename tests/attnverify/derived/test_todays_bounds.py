@@ -84,7 +84,7 @@ def test_a_mean_that_forgets_how_far_its_values_are_apart_is_noticed(
     call = {
         name: rounded(3 * rng.standard_normal((1, 4, 9, 9)), FORMATS["bfloat16"]) for name in QKV
     }
-    assert climb(today.attention(call), precision, 20) > 1
+    assert climb(today.attention(call), precision, 60) > 1
 
 
 @pytest.mark.parametrize("operation", TRACES)
