@@ -54,10 +54,23 @@ def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> s
     known = tuple(words)
     if text in known:
         return text
-    longer = sorted((word for word in known if len(text) > 2 and text in word), key=FIRST.__ne__)
-    close = longer[:3] or difflib.get_close_matches(text, known, n=1)
+    near = [text] if any(len(text) > 2 and text in word for word in known) else []
+    near = near or difflib.get_close_matches(text, ends_of(known), n=1)
+    longer = (word for word in known for part in near if part in word)
+    close = near if {*near} & {*known} else sorted(longer, key=FIRST.__ne__)[:3]
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise ValueError(f"wanted {what or ', '.join(known)}, got {text}{hint or more}")
+
+
+def ends_of(words: Iterable[str]) -> list[str]:
+    """
+    List the words and what they end in, which somebody may mean by a part alone.
+
+    >>> ends_of(["self_attention"])
+    ['self_attention', 'attention']
+    """
+    parts = (word.split("_") for word in words)
+    return list(dict.fromkeys("_".join(p[at:]) for p in parts for at in range(len(p))))
 
 
 @lru_cache
@@ -215,7 +228,8 @@ RUN = (
     Option(
         "inputs",
         "FILE",
-        "judge your own arrays, by argument name in a .npz or .pt, not drawn ones; with --op",
+        "judge your own arrays, by argument name in a .npz or .pt, not drawn ones; with --op "
+        "where the file has several operations, or with --spec",
         is_file=True,
     ),
     Option(

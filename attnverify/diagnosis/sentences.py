@@ -139,8 +139,9 @@ INDEX_OF_AXIS = "axis {axis}, index"
 
 TRIED = "{passed} passed, {failed} failed"
 TRIED_APART = TRIED + ", and what lies between was not tried"
-HOLDS = "{failures} failures, {passes} passes"
+HOLDS = "with further calls {failures} failures, {passes} passes"
 OF = "{inside} of {all}"
+NOT_TRIED = "(covers {failures} failures, {passes} passes; tried on no fresh draw)"
 COVERS = (
     "(covers {failures} failures, {passes} passes; on fresh draws {fresh_failures} and "
     "{fresh_passes})"

@@ -38,6 +38,7 @@ class Finding:
     held       of how many of both they hold, and which sizes were tried
     cause      what a diagnosis makes of it
     record     what replays it; evidence: what a report shows of it
+    at         the lines of the file at which the PTX machine saw it
     notes      what else its reader should know
     offer      the line that would declare it as known
     """
@@ -51,6 +52,7 @@ class Finding:
     cause: Cause | None = None
     record: FailureRecord | None = None
     evidence: Evidence = field(default_factory=Evidence)
+    at: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     offer: KnownFailureLine | None = None
 

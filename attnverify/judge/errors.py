@@ -11,8 +11,11 @@ class Disagreement(AssertionError):
 
     ``kind`` says what in a word or two, so that failures of different kinds are told apart;
     ``budget`` is the worst share of the bound. Where numbers were compared, ``comparison`` has
-    them, and ``path`` says of which output they are.
+    them, and ``path`` says of which output they are; ``at`` has the lines of the file that the PTX
+    machine stood at.
     """
+
+    at: tuple[str, ...] = ()
 
     def __init__(
         self,

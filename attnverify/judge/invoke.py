@@ -111,9 +111,10 @@ def call(
             raise DeviceLost(f"left its device unusable: {describe_error(error)}") from error
         if isinstance(error, Finding):
             told = " ".join(str(error).split())
-            raise Disagreement(
-                f"the PTX machine saw: {told}", f"{error.kind} on the PTX machine"
-            ) from error
+            seen = Disagreement(f"the PTX machine saw: {told}", f"{error.kind} on the PTX machine")
+            sources = [place.source for place in (error.place, error.other) if place]
+            seen.at = tuple(dict.fromkeys(f"{x.file}:{x.line}" for x in sources if x))
+            raise seen from error
         told = f"raised {describe_error(error)}"
         if type(error).__module__ in COMPILERS:
             raise NotCompiled(told, last_words(error)) from error

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from attnverify.diagnosis.diagnose import NUMERIC
+from attnverify.diagnosis.whereabouts.places import without_sizes
 from attnverify.failures.finding import Finding
 from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
@@ -156,7 +157,8 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     more = of_replayed(finding, numbers) if finding.cause else ""
     if finding.cause and not finding.cause.explanations and WORST in numbers:
         # where it was seen is another, larger case than the one whose numbers are told
-        what, more = f"{what.partition(' (seen with')[0]}; {more}", ""
+        seen_first = without_sizes(what.partition(" (seen with")[0])
+        what, more = f"{seen_first}; {more}", ""
     return [what, seen, f"{place}{cell}", more]
 
 
@@ -171,7 +173,8 @@ def of_replayed(finding: Finding, numbers: str) -> str:
 
 def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:
     """Write the cells of each implementation in one sentence."""
-    for row in group_rows(tallies, run.is_red):
+    waiting = {id(cell) for cause in triage(tallies, run.is_red) for cell in cause.blocked}
+    for row in group_rows(tallies, run.is_red, waiting):
         yield f"{row.operation} of {row.label}, {' '.join(row.dtypes)}: {in_words(row)}"
 
 

@@ -1,7 +1,7 @@
 """What a run says at its head and at its end: who was judged on what, and the table of verdicts."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from textwrap import wrap
@@ -14,7 +14,12 @@ from rich.text import Text
 from attnverify.backends.implementation import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
-from attnverify.inputs.given import describe_file, notes_of_file
+from attnverify.inputs.given import (
+    describe_file,
+    notes_of_file,
+    read_arrays,
+    speaks_of_gradients,
+)
 from attnverify.judge.comparison import format_budget
 from attnverify.machine import describe_machine
 from attnverify.options import ANSWER
@@ -54,7 +59,12 @@ def describe_given(run: "Verification") -> list[str]:
     if not (path := run.options.inputs):
         return []
     told = describe_file(CATALOGUE[run.operations[0]], path)
-    return [f"  {path}: {told}", *(f"    note: {note}" for note in notes_of_file(path))]
+    unasked = speaks_of_gradients(read_arrays(path)) or f"{run.operations[0]}_grad" not in CATALOGUE
+    notes = [*notes_of_file(path), *[NO_D_OUTPUT] * (not unasked)]
+    return [f"  {path}: {told}", *(f"    note: {note}" for note in notes)]
+
+
+NO_D_OUTPUT = "no gradient is judged: it holds no d_output, what arrives at the output"
 
 
 def count_implementations(backend: Backend) -> str:
@@ -221,7 +231,10 @@ def _render_lines(
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
-def group_rows(tallies: list[dict[str, Any]], requires: Requires) -> list[Row]:
+def group_rows(
+    tallies: list[dict[str, Any]], requires: Requires, waiting: Collection[int] = ()
+) -> list[Row]:
+    """Collect the rows; of what need not hold, those ``waiting`` for another are blocked by it."""
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for tally in tallies:
         label = f"{tally['backend']}:{tally['how']}" if tally["how"] else tally["backend"]
@@ -236,7 +249,10 @@ def group_rows(tallies: list[dict[str, Any]], requires: Requires) -> list[Row]:
         ),
     ):
         verdicts = {
-            tally["aspect"]: KNOWN.get(tally["kind"], word_of(tally, requires)) for tally in aspects
+            tally["aspect"]: BLOCKED
+            if id(tally) in waiting and word_of(tally, requires) == NOT_MET
+            else KNOWN.get(tally["kind"], word_of(tally, requires))
+            for tally in aspects
         }
         rows.setdefault(
             (operation, label, *sorted(verdicts.items())), Row(operation, label, verdicts)
@@ -258,6 +274,9 @@ def word_of(tally: dict[str, Any], requires: Requires) -> str:
     need_not = tally["verdict"] == "failed" and not requires(tally)
     return NOT_MET if need_not else WORDS[tally["verdict"]]
 
+
+BLOCKED = "blocked"
+"""Of what need not hold: a failure that shows nothing of its own while another is not mended."""
 
 KNOWN = {"limitation": "limitation", "nonconformance": "nonconform"}
 """Known failures whose kind is told; the others are *known*."""

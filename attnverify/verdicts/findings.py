@@ -130,6 +130,7 @@ def describe_failure(
             unshrunk_evidence(failures, failing, case, what, budget),
             describe_inputs(case),
         ),
+        at=error.at,
         notes=save_or_say(record, failures.options.failures, implementation),
     )
 

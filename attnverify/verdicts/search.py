@@ -480,6 +480,9 @@ def tell_feature(search: Search, what: str, finding: Finding) -> Iterator[str]:
         if AS_BOOLEAN in finding.causes and "float mask" not in own.features:
             yield f"if this is not supported, say so in the file: {own.line_without('float mask')}"
         return
+    given = [options_of(case.recipe).keys() for case in search.failing[what]]
+    if set.intersection(*map(set, given)).difference(*(options_of(x.recipe) for x in passing)):
+        return  # an option that no feature is about sets them apart
     needed = [list(features_of(case.inputs)) for case in search.failing[what]]
     known = {name for case in passing for name in features_of(case.inputs)} | {*own.features}
     found = [name for name in needed[0] if name not in known and all(name in n for n in needed)]

@@ -172,7 +172,10 @@ class RegionOffer:
     def evidence(self) -> str:
         """What speaks for the line."""
         names = ("failures", "passes", "fresh_failures", "fresh_passes")
-        return say.COVERS.format(**{name: format_counts(getattr(self, name)) for name in names})
+        tried = self.fresh_failures[1] + self.fresh_passes[1] > 0
+        return (say.COVERS if tried else say.NOT_TRIED).format(
+            **{name: format_counts(getattr(self, name)) for name in names}
+        )
 
 
 def format_counts(counts: tuple[int, int]) -> str:

@@ -2,6 +2,7 @@
 Places: where in an array something is, in words, axis by axis.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,6 +79,21 @@ def describe_axis(there: ndarray, name: str) -> str:
         return say.OF_EVERY.format(name=name, indices=within, period=period)
     template = say.SOME_AND_MORE if len(index) > 4 else say.SOME
     return template.format(name=name, indices=", ".join(map(str, index[:4])))
+
+
+def without_sizes(words: str) -> str:
+    """
+    Leave out of a place what is true of the sizes of its own case alone.
+
+    >>> without_sizes("the gradient by x: from row 1 of 3 on, in the last head (2) alone")
+    'the gradient by x: from row 1 on, in the last head alone'
+    """
+    return OF_ITS_CASE.sub(r"\1\2", words)
+
+
+OF_ITS_CASE = re.compile(
+    r"((?:from|up to) [^:;]+? \d+) of \d+\b|(in the last [^:;(]+|the last key) \(\d+\)"
+)
 
 
 def period_of(there: ndarray) -> int:

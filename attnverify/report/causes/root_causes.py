@@ -305,6 +305,8 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
     if one.kind == other.kind and one.kind.startswith("raised") and not are_unrelated(one, other):
         return True
     same = one.implementation == other.implementation
+    if same and {*one.finding.at} & {*other.finding.at}:
+        return True
     return same and (
         one.region == other.region != ()
         or (one.kind == other.kind and not are_unrelated(one, other))

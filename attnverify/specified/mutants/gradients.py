@@ -4,7 +4,6 @@ or has lost a factor. A backward that is written by hand errs there, where no li
 does: "the gradient through `lse * target.sum(-1)` without its factor, my_spec.py:9".
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -77,11 +76,11 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         return
     seen = parts_of(operation)
     shifts: dict[Place, Collect] = {given.place: _lost for given in seen if is_shift(given)}
-    ways = Counter(given.through.origin for given in seen)
     for words, change in CHANGES.items():
         for given in seen:
-            what = PART if ways[given.through.origin] > 1 else "the gradient"
-            told = words.format(what=what, line=quote_line(operation.own, given.through.origin))
+            told = words.format(
+                what=name_part(given, seen), line=quote_line(operation.own, given.through.origin)
+            )
             changes = shifts | {given.place: change}
             yield told, _answer(operation, partial(_several, changes)), 2
     yield from _averaged(operation, seen)
@@ -98,6 +97,35 @@ def changed_gradients(operation: "SpecifiedOperation") -> Iterator[Mutant]:
             line = quote_line(operation.own, given.through.origin)
             told = OVERWRITTEN.format(words=words, line=line)
             yield told, _answer(operation, partial(Overwriting, places, last)), 2
+
+
+def name_part(given: Given, seen: list[Given]) -> str:
+    """
+    Say whether all that comes back through a line passes here, or all that comes to one argument.
+    """
+    line = [
+        each
+        for each in seen
+        if each.through.origin == given.through.origin and each.through is not each.to
+    ]
+    to = {each.to for each in line}
+    begin = {each.through for each in line} - to
+    ends = to - {each.through for each in line}
+    if given.through is given.to:  # what arrives at an output
+        begin.discard(given.to)
+    reached = reach(begin, [each for each in line if each is not given]) & ends
+    lost = reach({given.to}, line) & ends
+    if not reached:
+        return "the gradient"
+    names = [node.name for node in lost if node.kind == "leaf" and node not in reached]
+    return f"the gradient of `{names[0]}`" if len(names) == len(lost) == 1 else PART
+
+
+def reach(begin: set[Node], edges: list[Given]) -> set[Node]:
+    """Follow the edges from the nodes on."""
+    while more := {each.to for each in edges if each.through in begin} - begin:
+        begin = begin | more
+    return begin
 
 
 def _averaged(operation: "SpecifiedOperation", seen: list[Given]) -> Iterator[Mutant]:

@@ -355,6 +355,19 @@ def test_refusals_are_as_wide_as_the_terminal(width: int, monkeypatch: pytest.Mo
         assert not [x for x in done.output.splitlines() if len(x) > width and "/" not in x]
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("atention", "scaled_dot_product_attention or"),
+        ("softmx", "softmax?"),
+        ("self_atention", "self_attention?"),
+    ],
+)
+def test_a_misspelt_part_of_a_name_is_taken_for_the_part(typed: str, meant: str) -> None:
+    """For ``atention`` a gate named self_attention was offered, and no attention."""
+    assert f"did you mean {meant}" in verify("list", typed).output
+
+
 def test_what_list_prints_can_be_listed() -> None:
     for name in verify("list").output.splitlines()[::2]:
         told = verify("list", name.partition("(")[0])

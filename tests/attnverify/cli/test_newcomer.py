@@ -25,6 +25,7 @@ BOTH = ("--profile", "quick", "--dtype", "fp64", "--dtype", "fp32", "-k", "value
 TRITON = ("--profile", "quick", "--dtype", "fp16", "-k", "values or gradients")
 
 CHANGING = (
+    (r"^\d+/\d+ cells, .*\n", ""),
     (r" \(installed: .*?\)", ""),
     (r", with subnormal numbers of bfloat16 as 0, as torch has them here", ""),
     (r"(?s)  processor: .*?\n(?=  \S+\.py: )", ""),

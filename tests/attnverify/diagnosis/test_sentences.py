@@ -270,7 +270,11 @@ TEXTS: dict[str, Filled] = {
     ),
     "HOLDS": (
         {"failures": "14 of 14", "passes": "0 of 37"},
-        "14 of 14 failures, 0 of 37 passes",
+        "with further calls 14 of 14 failures, 0 of 37 passes",
+    ),
+    "NOT_TRIED": (
+        {"failures": "14 of 14", "passes": "0 of 37"},
+        "(covers 14 of 14 failures, 0 of 37 passes; tried on no fresh draw)",
     ),
     "COVERS": (
         {

@@ -86,6 +86,15 @@ def test_a_line_that_holds_much_of_what_passes_says_what_it_costs(
     assert cost in line.evidence if cost else line.evidence.endswith(")")
 
 
+def test_a_line_that_no_fresh_draw_was_asked_about_says_so() -> None:
+    """``on fresh draws 0 of 0 and 0 of 0`` reads as evidence."""
+    offer = RegionOffer(("N > M",), (1, 1), (0, 43), (0, 0), (0, 0), "*")
+    told = offered_line(offer, "softmax", "values").evidence
+    assert told == "(covers 1 of 1 failures, 0 of 43 passes; tried on no fresh draw)"
+    told = offered_line(replace(offer, fresh_passes=(0, 2)), "softmax", "values").evidence
+    assert "on fresh draws 0 of 0 and 0 of 2" in told
+
+
 def test_a_cause_that_several_findings_of_a_cell_have_is_told_once() -> None:
     other = Cause("equals another", (Explanation("another", "another"),))
     several = [

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -29,6 +30,7 @@ from attnverify.inputs.masks import scores_shape
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
+from attnverify.report.table import NO_D_OUTPUT, describe_given
 from tests.support.run_attnverify import verify
 
 RNG = np.random.default_rng(0)
@@ -292,6 +294,23 @@ def test_what_somebody_may_not_know_of_his_numbers_is_told(tmp_path: Path) -> No
         "key holds NaN: 1 of 280 numbers",
         "key holds infinity: 1 of 280 numbers",
     ]
+
+
+@pytest.mark.parametrize("more", [{}, {"d_output": np.ones((1, 2, 5, 3), np.float32)}])
+def test_that_no_gradient_is_judged_is_told(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without what arrives at the output was judged without its gradients, in silence."""
+    monkeypatch.chdir(tmp_path)
+    run = SimpleNamespace(
+        options=SimpleNamespace(inputs=save_inputs(ARRAYS | more, str(tmp_path))),
+        operations=(ATTENTION.name,),
+    )
+    assert any(NO_D_OUTPUT in line for line in describe_given(run)) == (not more)  # type: ignore[arg-type]
+    run.operations = ("get_slopes",)
+    run.options.inputs = save_inputs({"n_heads": np.array(4)}, str(tmp_path))
+    assert "get_slopes_grad" not in CATALOGUE
+    assert not any(NO_D_OUTPUT in line for line in describe_given(run))  # type: ignore[arg-type]
 
 
 def cut_off(path: Path) -> None:

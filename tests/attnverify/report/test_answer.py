@@ -16,7 +16,7 @@ import pytest
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import NOT_RECORDED, Finding
 from attnverify.options import FAILURES
-from attnverify.report.answer import ROWS, answer, right_in_words
+from attnverify.report.answer import ROWS, answer, right_in_words, rows_in_words
 from attnverify.verdicts.tally import CellResult
 from tests.attnverify.report.test_root_causes import failed, recorded, replay_of
 from tests.reports.grade import text_of
@@ -249,6 +249,51 @@ def test_the_numbers_of_a_mistake_without_a_name_are_all_of_one_case() -> None:
     told = answered(with_findings(failed("softmax"), found), width=300)[1]
     assert told.startswith("1. wrong: the gradient by x; ") and "seen with" not in told
     assert "got 1, expected 2, bound 0.1, 10x of it" in told and "rms" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("the gradient by x, 0: from row 1 of 3 on", "the gradient by x, 0: from row 1 on"),
+        ("the output: up to key 3 of 9", "the output: up to key 3"),
+        ("the weights: in the last head (2) alone", "the weights: in the last head alone"),
+        ("the output: from axis 1, index 4 of 8 on", "the output: from axis 1, index 4 on"),
+        ("the output: rows 1, 3 of every 4", "the output: rows 1, 3 of every 4"),
+    ],
+)
+def test_no_size_of_another_case_stands_beside_a_case(words: str, told: str) -> None:
+    """``from row 1 of 3`` stood beside N=2."""
+    found = replace(
+        recorded("wrong number", (), 1),
+        cause=Cause(f"wrong: {words} (seen with N=3)"),
+        message="output: 2 of 2 elements differ; worst at (0, 1): got 1, expected 2, bound 0.1",
+    )
+    line = answered(with_findings(failed("softmax"), found), width=300)[1]
+    assert line.startswith(f"1. wrong: {told}; ") and " got 1, expected 2" in line
+
+
+def test_what_waits_for_a_mistake_is_no_mistake_of_its_own_in_the_table() -> None:
+    run = SimpleNamespace(is_red=lambda tally: tally["aspect"] == "values")
+    wrong = with_findings(failed("softmax"), NAMED)
+    hidden = with_findings(failed("softmax", aspect="hidden NaN"), NAMED)
+    (told,) = rows_in_words(run, [wrong, hidden])  # type: ignore[arg-type]
+    assert told.endswith(": values FAILED, hidden NaN blocked")
+    right = wrong | {"verdict": "passed", "findings": []}
+    (told,) = rows_in_words(run, [right, hidden])  # type: ignore[arg-type]
+    assert told.endswith(": values passed, hidden NaN not met")
+
+
+def test_a_race_and_an_access_out_of_bounds_at_one_line_are_one_mistake() -> None:
+    """One missing mask was counted twice."""
+
+    def found(kind: str, line: int) -> Finding:
+        return Finding(f"{kind} on the PTX machine", message=f"{kind}: x", at=(f"mine.py:{line}",))
+
+    def mistakes(line: int) -> list[str]:
+        both = found("race", 30), found("out of bounds", line)
+        return [x for x in answered(with_findings(failed("softmax"), *both)) if x[1:2] == "."]
+
+    assert len(mistakes(30)) == 1 and len(mistakes(23)) == 2
 
 
 @pytest.mark.parametrize("width", [60, 80])

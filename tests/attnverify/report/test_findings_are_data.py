@@ -16,6 +16,7 @@ READS = {
     "bench/report/results.py": "a device's name, for a folder",
     "catalogue/operation.py": "the letters of a signature",
     "cli/operations.py": "a docstring's clauses and its annotations",
+    "diagnosis/whereabouts/places.py": "its own words of a place, to tell them beside another case",
     "doctor.py": "what pip and the kernel of the system say",
     "failures/known_failures.py": "the user's file of known failures",
     "failures/scripts/page.py": "its own body, for the names that it must import",

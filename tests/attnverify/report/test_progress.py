@@ -52,7 +52,7 @@ def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
     """
     code = (
         "import sys; from attnverify import cli; from attnverify.report import progress; "
-        f"progress.SECONDS = {between}; "
+        f"progress.SECONDS, progress.FIRST = {between}, 1000; "
         "sys.exit(cli.main())"
     )
     ours, theirs = pty.openpty()

@@ -32,6 +32,7 @@ VERSIONS = {
     11: "ca32a2f7a398",
     12: "7af9ed5f88c8",
     13: "b21ae9e7e99a",
+    14: "1e7fc65d97ba",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 

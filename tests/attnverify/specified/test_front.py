@@ -23,6 +23,7 @@ from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.specified import register, register_file
+from attnverify.specified.mutants.gradients import name_part, parts_of
 from attnverify.specified.reading import checked, read_arguments
 from attnverify.specified.registering import VARIABLE
 from tests.support.run_attnverify import ROOT, in_a_process, judged, load_backends_here, verify
@@ -417,6 +418,31 @@ class Cubed(torch.autograd.Function):
 def test_of_a_power_a_part_is_told() -> None:
     with pytest.raises(av.CheckFailed, match=r"a part of the gradient through `return x\*\*3`"):
         av.check(lambda x: Cubed.apply(x), spec=cubed, arrays="torch")
+
+
+def weighed(x: Float[ndarray, "N D"], w: Float[ndarray, "D"], y: Float[ndarray, "N D"]) -> ndarray:
+    return -np.sum(np.exp(x) * w, axis=-1) + y.sum(-1)
+
+
+def test_a_part_is_told_from_all_that_comes_back_to_an_argument() -> None:
+    """Of a chain of functions in one line each link was called a part."""
+    register(weighed)
+    seen = parts_of(CATALOGUE["weighed_grad"])  # type: ignore[arg-type]
+    told = {
+        (given.through.name, given.to.name): name_part(given, seen)
+        for given in seen
+        if given.to.kind == "leaf"
+    }
+    assert {*told.values()} == {f"the gradient of `{name}`" for name in "xwy"}
+    (link,) = (given for given in seen if given.to.name == "exp")
+    assert name_part(link, seen) == "the gradient of `x`"
+    register(halved)
+    alone = parts_of(CATALOGUE["halved_grad"])  # type: ignore[arg-type]
+    assert len(alone) > 1 and {name_part(given, alone) for given in alone} == {"the gradient"}
+
+
+def halved(x: Float[ndarray, "N D"]) -> ndarray:
+    return -np.sum(np.exp(x) * 0.5, axis=-1)
 
 
 def masked_mean(x: Float[ndarray, "N"], seen: Bool[ndarray, "N"]) -> ndarray:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save
 from attnverify.inputs.fixed_cases import fixed_recipe
@@ -14,7 +15,7 @@ from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
-from attnverify.verdicts.search import EARLIER
+from attnverify.verdicts.search import EARLIER, tell_feature
 from tests.support.quick_search import cell_of, search_quick
 
 WITH_OPTIONS = [name for name, op in CATALOGUE.items() if op.domains and not op.is_stack]
@@ -97,6 +98,21 @@ def test_what_is_refused_alone_and_beside_others_is_told(tmp_path: Path) -> None
     assert unseen["window=(2, None)"] == "no windows yet"
     kinds = {kind for recipe in required_cases("paged_attention") for kind in kinds_of(recipe)}
     assert {*unseen} <= kinds
+
+
+BOTH = """if window is not None:
+        raise ValueError("no windows here")
+    if query.shape[-1] != value.shape[-1]:
+        raise NotImplementedError("one width")"""
+
+
+def test_an_option_that_is_refused_is_not_told_as_a_feature(tmp_path: Path) -> None:
+    """No passing call had E != D, so that FEATURES = {"E != D": False} was offered for a window."""
+    text = FEW.format(name="grouped_attention", given="query, key, value", fault=BOTH)
+    search = search_quick(tmp_path, text, seed=0)
+    assert search.failing and search.passing
+    for what in search.failing:
+        assert not [*tell_feature(search, what, Finding(what))]
 
 
 LATE = "if len(query) == 74 and query[0, 0, 0] != 0: raise TypeError('long')"
