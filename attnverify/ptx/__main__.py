@@ -36,8 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
         commands.add_parser(name, help=told).add_argument("files", nargs="+", type=Path)
     for name, told in (("run", "a program written for CUDA"), ("pytest", "tests written for it")):
         add_program(commands.add_parser(name, help=told))
-    given = parser.parse_args(arguments)
+    given, first = parser.parse_known_args(arguments)
+    if first and given.command != "pytest":
+        parser.error(f"unrecognized arguments: {' '.join(first)}")
     if given.command in ("run", "pytest"):
+        given.arguments = [*first, *given.arguments]
         return programs().execute(given)
     if given.command == "table":
         print("\n".join(table.lines()))

@@ -40,10 +40,10 @@ def placed_argument(x: Argument, memory: Memory, parameter: Parameter) -> Argume
         return x
     if parameter.size != 8:
         raise ValueError(
-            f"arguments: wanted a number of {parameter.size} bytes for {parameter.name}, "
+            f"arguments: wanted a number of {parameter.size} bytes for {parameter.told}, "
             f"got an array"
         )
-    return memory.place(x, label=parameter.name)
+    return memory.place(x, label=parameter.told)
 
 
 def packed(arguments: Sequence[Argument], parameters: Sequence[Parameter]) -> Array:
@@ -69,11 +69,11 @@ def in_bytes(x: Argument, parameter: Parameter) -> bytes:
         given = (int(x) % (1 << 8 * parameter.size)).to_bytes(parameter.size, "little")
     else:
         raise ValueError(
-            f"arguments: wanted an array, a number or bytes for {parameter.name}, "
+            f"arguments: wanted an array, a number or bytes for {parameter.told}, "
             f"got {type(x).__name__}"
         )
     if len(given) != parameter.size:
         raise ValueError(
-            f"arguments: wanted {parameter.size} bytes for {parameter.name}, got {len(given)}"
+            f"arguments: wanted {parameter.size} bytes for {parameter.told}, got {len(given)}"
         )
     return given

@@ -5,12 +5,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnverify import ptx
+from attnverify.ptx.__main__ import main
+from attnverify.ptx.launchers import programs
 from attnverify.ptx.launchers.nvrtc import compile_source
 from attnverify.ptx.launchers.programs import Progress, logged
 from tests.ptx.small import kernel
@@ -43,6 +46,15 @@ def test_a_suite_written_for_cuda_runs_unchanged(tmp_path: Path) -> None:
     assert "Finding: out of bounds: 4 bytes at 400 of x, which has 400 bytes" in done.stdout
     assert "PTX machine: 13 launches of 7 kernels ran" in done.stdout
     assert "PTX machine: 1 stopped: out of bounds in wrong_kernel" in done.stdout
+
+
+def test_options_of_pytest_may_stand_before_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Namespace] = []
+    monkeypatch.setattr(programs, "execute", lambda given: seen.append(given) or 0)
+    assert main(["pytest", "-q", "--target", "80", "-k", "add", "tests/", "-x"]) == 0
+    assert seen[0].arguments == ["-q", "-k", "add", "tests/", "-x"] and seen[0].target == 80
+    with pytest.raises(SystemExit):
+        main(["run", "-q", "program.py"])
 
 
 @pytest.mark.parametrize(("left", "status"), [("0", 0), ("1", 1)])

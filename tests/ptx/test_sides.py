@@ -28,6 +28,7 @@ HOST: dict[str, Callable[[], torch.Tensor]] = {
     "ones": lambda: torch.ones(4),
     "named": lambda: torch.ones(4, device="cpu"),
     "of a list": lambda: torch.tensor([1.0, 2, 3, 4]),
+    "of a tensor": lambda: torch.as_tensor(torch.zeros(4)),
     "of NumPy": lambda: torch.from_numpy(np.ones(4, np.float32)),
     "computed": lambda: (torch.rand(8) * 2)[:4],
     "brought back": lambda: torch.ones(4, device="cuda").cpu(),
@@ -39,6 +40,7 @@ HOST: dict[str, Callable[[], torch.Tensor]] = {
 DEVICE: dict[str, Callable[[], torch.Tensor]] = {
     "ones": lambda: torch.ones(4, device="cuda"),
     "an index": lambda: torch.ones(4, device=0),
+    "of a tensor": lambda: torch.as_tensor(torch.zeros(4, device="cuda")),
     "moved": lambda: torch.ones(4).cuda(),
     "to": lambda: torch.ones(4).to("cuda:0"),
     "to, another type": lambda: torch.ones(4).half().to("cuda", torch.float32),

@@ -51,6 +51,11 @@ class Parameter:
     align: int
     kind: str
 
+    @property
+    def told(self) -> str:
+        """Its name; compilers call it by the kernel's mangled name and a number."""
+        return re.sub(r".*_param_(\d+)$", r"argument \1", self.name)
+
 
 @dataclass(frozen=True)
 class Variable:

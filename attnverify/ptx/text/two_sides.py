@@ -18,6 +18,7 @@ __all__ = ["device_side", "host_side"]
 
 OF_CUDA = re.compile(r"cuda|cooperative_groups|mma\.h|cub/|thrust/|sm_\d+")
 OF_BOTH = re.compile(r"[<\"]c?(math|float|limits|assert|stdint|stdio)(\.h)?[>\"]")
+HOSTS_OWN = re.compile(r"<cuda\.h>|cuda_runtime|cuda_profiler|helper_cuda|/cuda/")
 OF_HOST = re.compile(r"\b(torch|at|c10|std|pybind11|py)::")
 COMMENTS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.S)
 QUALIFIERS = re.compile(r"__launch_bounds__\s*\([^)]*\)|__cluster_dims__\s*\([^)]*\)")
@@ -29,7 +30,7 @@ QUALIFYING = re.compile(
 SCOPE = re.compile(r'(?:inline\s+)?namespace\s*([\w:]*)\s*\{|extern\s*"C"\s*\{')
 MACRO = re.compile(r"[A-Z][A-Z0-9_]*\s*(?=\()")
 TYPES = re.compile(r"(?:template\s*<.*?>\s*)?(?:struct|class|union|enum|using|typedef)\b", re.S)
-CONSTANT = re.compile(r"\b(const|constexpr|__shared__|__managed__)\b|^[\s;]*$")
+CONSTANT = re.compile(r"\b(const|constexpr|namespace|__shared__|__managed__)\b|^[\s;]*$")
 INNERMOST = re.compile(r"\([^()]*\)|<[^<>]*>")
 SIDE = re.compile(
     r"(\b\w+(?:\.\w+|\[\w+\])*|(?<!\w)\([\w.]+\))(?:\.(?:device|type|options)\(\))?\.is_(cuda|cpu)\(\)"
@@ -110,8 +111,7 @@ def for_device(x: Declaration) -> bool:
 def is_of_device(include: str) -> bool:
     """Tell whether an included header is CUDA's own, and none of PyTorch's about CUDA."""
     named = include.partition("include")[2].strip()
-    is_hosts = named == "<cuda.h>" or "cuda_runtime" in named or "/cuda/" in named
-    return bool(OF_CUDA.search(named)) and not is_hosts
+    return bool(OF_CUDA.search(named)) and not HOSTS_OWN.search(named)
 
 
 def for_host(x: Declaration) -> str:

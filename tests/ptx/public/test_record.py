@@ -10,7 +10,7 @@ import pytest
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.launchers.programs import Log
 from tests.ptx.public.files import Case, commit, cuda_kernel, definitions, largest
-from tests.ptx.public.run import CASES, RECORD, ROUNDINGS, main, table, verdict
+from tests.ptx.public.run import CASES, FIRST, RECORD, ROUNDINGS, main, table, verdict
 from tests.ptx.public.triton_kernels import philox
 
 CHAPTER = Path(__file__).parents[3] / "docs/chapters/any_kernel.rst"
@@ -39,30 +39,31 @@ def test_the_record_is_of_these_kernels() -> None:
     assert [tuple(row[x] for x in ("kernel", "repository", "file")) for row in ROWS] == [
         (case.name, case.repository, case.file) for case in CASES
     ]
-    mended = [case.name for case in CASES if "with one barrier more" in case.name]
-    assert len(CASES) - len(mended) == 27 and len(mended) == 1
+    mended = [case.name for case in FIRST if "with one barrier more" in case.name]
+    assert len(FIRST) - len(mended) == 27 and len(mended) == 1
+    assert len(CASES) - len(FIRST) >= 25
 
 
 @pytest.mark.parametrize(
     ("row", "case"), list(zip(ROWS, CASES, strict=True)), ids=[x.name for x in CASES]
 )
 def test_each_is_right_or_has_the_finding_that_is_known(row: dict[str, Any], case: Case) -> None:
-    """None is wrong, refused, accused or hangs; what is found names both lines."""
+    """None is wrong, refused, accused or hangs; a race names both lines."""
     if case.finding is None:
-        assert row["verdict"] == "right" and 0 < row["error"] <= ROUNDINGS * case.unit
+        assert row["verdict"] == "right" and 0 <= row["error"] <= ROUNDINGS * case.unit
         assert row["launches"] >= 1
     else:
         assert (row["verdict"], row["kind"]) == ("finding", case.finding)
-        assert row["words"].count(f"{case.file}:") == 2
+        assert row["words"].count(f"{case.file}:") == 1 + (case.finding == "race")
     assert row["seconds"] < 10 and len(row["commit"]) == 7
 
 
 def test_the_book_shows_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--table"])
-    shown = capsys.readouterr().out
-    assert shown == table(ROWS) and shown.count("   * - ") == len(CASES)
-    assert shown in CHAPTER.read_text()
-    assert all(f"{row['commit']}" in CHAPTER.read_text() for row in ROWS)
+    shown = capsys.readouterr().out.split("\n\n")
+    assert [each.count("   * - ") for each in shown] == [len(FIRST), len(CASES) - len(FIRST)]
+    assert all(each in CHAPTER.read_text() for each in shown)
+    assert table(ROWS[:1]).count(ROWS[0]["commit"]) == 1
 
 
 def judged(run: Any) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def test_findings_and_refusals_are_told_in_their_words(tmp_path: Path) -> None:
 
     said = judged(beyond)
     assert (said["verdict"], said["kind"]) == ("finding", "out of bounds")
+    assert "4 bytes at 64 of argument 0, which has 64 bytes" in said["words"]
     assert "kernel.cu:2" in said["words"]
     assert judged(refused) == {"verdict": "refused", "words": "kernel.cu: what nobody knows",
                                "launches": 0, "seconds": 0}  # fmt: skip

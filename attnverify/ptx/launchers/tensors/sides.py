@@ -157,7 +157,7 @@ def asked_side(
         other = kwargs.get("other", args[1] if len(args) > 1 else None)
         known = CURRENT.get()
         return known.is_on_gpu(other) if known and isinstance(other, torch.Tensor) else None
-    if function in FACTORIES and not any(tensors_in(list(args))):
+    if function in FACTORIES and next(tensors_in(list(args)), None) is None:
         return any(hasattr(x, "__cuda_array_interface__") for x in args)
     return None
 
