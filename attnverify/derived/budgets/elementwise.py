@@ -26,8 +26,9 @@ CUTS = ("rint", "floor", "ceil", "trunc")
 def bound_leaf(at: Errors, node: Node) -> Rule:
     """
     An input is exact, and so are whole numbers and halves. Other tables of constants are made by
-    the kernel itself: by the steps of the specification, or where those are not known by functions
-    of a few ulps, 17 u. They are kept in `bias`, or in `stage` where something is multiplied by it.
+    the kernel itself: by the steps of the specification, whose own arithmetic may be float32 where
+    it is PyTorch's, or where those are not known by functions of a few ulps, 17 u. They are kept in
+    `bias`, or in `stage` where something is multiplied by it.
     """
     zero = np.zeros(node.shape)
     if not node.const or node.is_number:
@@ -36,7 +37,7 @@ def bound_leaf(at: Errors, node: Node) -> Rule:
     if node.made is None or at.made is None:
         off = 17 * at.P.acc.u * np.abs(x)
         return np.where(2 * x == np.rint(2 * x), 0.0, off + at.P.bias.u * np.abs(x)), zero
-    off = at.made.E[node.made]
+    off = at.made.E[node.made] + np.where(np.isfinite(x), np.abs(x - node.made.value), 0.0)
     users = at.graph.users_behind_moves(node)
     multiplies = any(user is not None and user.name == "multiply" for user in users)
     rounded = round_off(x, off, at.P.stage if multiplies else at.P.bias)

@@ -5,6 +5,7 @@ user's file. What PyTorch computes of masks, indices and numbers alone, it compu
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch._decomp import core_aten_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from attnverify.derived.tracing.array import Condition, Traced, node_of, numbers_of
-from attnverify.derived.tracing.node import constant, hide_frames, refuse
+from attnverify.derived.tracing.array import Condition, Traced, node_of, numbers, numbers_of
+from attnverify.derived.tracing.node import Node, NotUnderstood, constant, hide_frames, refuse
 from attnverify.specified.pytorch.aten import ATEN
 
 for file in (torch.__file__, __file__):
@@ -64,10 +66,41 @@ class Following(TorchDispatchMode):
 
 def made(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do what PyTorch does of itself; a new array of floats can be written into."""
-    new = func(*args, **kwargs)
-    if func.overloadpacket.__name__ in FACTORIES and new.dtype.is_floating_point:
+    new, name = func(*args, **kwargs), func.overloadpacket.__name__
+    if not isinstance(new, torch.Tensor) or not new.dtype.is_floating_point:
+        return new
+    if name in FACTORIES:
         return Followed(new, Traced(constant(new.double().numpy())))
+    STEPS[new] = new._version, steps_of(name, args, kwargs)
     return new
+
+
+STEPS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""
+How tensors were made that PyTorch computes of numbers alone, as a node's ``made`` has it, and in
+which version of their memory: what is written in place afterwards is known no more.
+"""
+
+
+def steps_of(name: str, args: Any, kwargs: dict[str, Any]) -> Node | None:
+    """Follow what PyTorch computes of numbers alone; None where it has no rule or is in place."""
+    if name not in ATEN:
+        return None
+    given, named = tree_map(steps_behind, (args, kwargs))
+    with np.errstate(all="ignore"), suppress(NotUnderstood, AttributeError, TypeError):
+        found = ATEN[name](*given, **named)
+        return node_of(found).made if isinstance(found, (Traced, ndarray)) else None
+    return None
+
+
+def steps_behind(x: Any) -> Any:
+    """Return the steps that made a tensor, as a traced array; whole numbers as they are."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    followed = content_of(x)
+    if isinstance(followed, Traced) and followed.node.made is not None:
+        return followed
+    return numbers(np.asarray(followed))
 
 
 def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -107,6 +140,11 @@ def content_of(x: Any) -> Any:
         return x.followed
     if not isinstance(x, torch.Tensor):
         return x
+    version, steps = STEPS.get(x, (0, None))
+    if steps is not None and x._version == version:
+        node = constant(x.double().numpy())
+        node.made = steps
+        return Traced(node)
     return (x.double() if x.dtype.is_floating_point else x).numpy()
 
 

@@ -23,8 +23,10 @@ from attnverify.specified import register
 from attnverify.specified.form import followed
 from attnverify.specified.pytorch import aten
 from attnverify.specified.registering import VARIABLE
+from tests.outside import specifications
 from tests.support.run_attnverify import judged, load_backends_here
 
+EAGER = PRESETS["eager"](FORMATS["float32"])
 CASES: dict[Callable[..., Any], tuple[tuple[int, ...], ...]] = {}
 
 
@@ -342,3 +344,32 @@ def test_a_kernel_is_judged_by_a_function_of_pytorch(
     assert wrong.verdicts() == {("gate", "values"): "failed"}
     words = "equals the specification with `F.gelu(a)` as `F.gelu(a, approximate='tanh')`"
     assert words in " ".join(wrong.output.split())
+
+
+@pytest.mark.parametrize(("kind", "most"), [(torch.float64, 1.001), (torch.float32, 3)])
+def test_tables_that_pytorch_computes_err_as_those_of_numpy(kind: torch.dtype, most: float) -> None:
+    """They erred by 17 u, whatever the angle; what PyTorch computes in float32 is off by itself."""
+
+    def rotary_by_position(x):
+        N, H = x.shape[1], x.shape[2] // 2
+        rate = 10000.0 ** (-torch.arange(H, dtype=kind) / H)
+        angle = torch.einsum("i,j->ij", torch.arange(N, dtype=kind), rate)
+        cos, sin = angle.cos(), angle.sin()
+        a, b = x[..., :H], x[..., H:]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    x = np.random.default_rng(0).standard_normal((1, 700, 8))
+    by_numpy = derive(specifications.rotary_by_position, {"x": x}).errors(EAGER)
+    by_pytorch = derive(followed(rotary_by_position), {"x": x}).errors(EAGER)
+    assert (by_pytorch >= by_numpy * 0.999).all() and (by_pytorch <= by_numpy * most).all()
+    assert by_numpy.max() > 100 * FORMATS["float32"].u * np.abs(x).max()
+
+
+def test_a_table_that_is_written_into_is_what_stands_there() -> None:
+    def of(x):
+        table = torch.arange(4).float() / 3
+        table[1] = 5.0
+        return x * table
+
+    values = derive(followed(of), {"x": np.ones((2, 4))}).values
+    np.testing.assert_allclose(values[0], [0, 5, 2 / 3, 1], rtol=1e-6)
