@@ -62,6 +62,13 @@ SCALE_OF_SIZE = "scores scaled by {letter}^{exponent:g} in place of 1/sqrt(D)"
 SCALE_IS = "scores scaled by {law} in place of 1/sqrt(D)"
 WIDTH_OF_TILES = "1/sqrt(D rounded up to a multiple of {tile})"
 WIDTH_OF_POWER = "1/sqrt(D rounded up to a power of two)"
+CAPPED = "scores capped by {number:g}, c tanh(score / c), where no cap is given"
+CLIPPED = "scores clipped to -{number:g} and {number:g}"
+CLIPPED_ABOVE = "scores above {number:g} taken for {number:g}"
+ADDED_TO_SHIFTED = "{number:g} added to the sum of the softmax, after its maximum was subtracted"
+ADDED_TO_SUM = (
+    "{number:g} added to the sum of the exponentials, as of a further key without a value"
+)
 EVERY_OUTPUT = "every output is {factor}"
 OUTPUT_HAS_FACTOR = "{name} is {factor}"
 OTHERS_RIGHT = "{told}; the others are right"

@@ -16,6 +16,7 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.factors.least_squares import FactorModel, fit_common_factor
 from attnverify.diagnosis.factors.scale import fit_scale
+from attnverify.diagnosis.factors.stage_numbers import fit_stage_number
 from attnverify.diagnosis.factors.stages import fit_stage_factor, slopes_of_heads
 from attnverify.diagnosis.whereabouts.outputs import exceeds_bound, output_names
 from attnverify.judge.observation import Observation
@@ -43,7 +44,9 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
     if sum(count_wrong_numbers(o) for o in wrong) < ENOUGH:
         return None
     of_stage = (
-        fit_stage_factor(wrong, seen) or slopes_of_heads(wrong) if operation.is_staged else None
+        fit_stage_factor(wrong, seen) or slopes_of_heads(wrong) or fit_stage_number(wrong, seen)
+        if operation.is_staged
+        else None
     )
     return (
         of_stage

@@ -21,6 +21,7 @@ ROUNDINGS = 8
 """A factor that is no further from 1 than so many roundings may be made of them."""
 SHOWN = 5e-5
 """So far from 1 must a factor be to be told in hundredths of a per cent."""
+DIGITS = range(1, 8)
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
 
@@ -80,16 +81,25 @@ def is_no_rounding(g: float, dtype: str) -> bool:
     return abs(g - 1) > max(SHOWN, ROUNDINGS * FORMATS[dtype].u)
 
 
-def fit_least_squares(fits: Sequence[FactorModel]) -> float:
+def fit_least_squares(
+    fits: Sequence[FactorModel], starts: Sequence[float] = (*GRID, 0.0, -1.0)
+) -> float:
     """
-    Fit the factor with the smallest sum of squares: the best of the grid, then Gauss-Newton steps.
+    Fit the factor with the smallest sum of squares: the best of the starts, then Gauss-Newton
+    steps.
     """
 
     def cost(g: float) -> float:
         return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
 
-    start = min((*GRID, 0.0, -1.0), key=cost)
+    start = min(starts, key=cost)
     return gauss_newton(fits, start) if start else start
+
+
+def fewest_digits(g: float, explains: Callable[[float], bool]) -> float | None:
+    """Return a fitted number with as few digits as explain what was seen, if seven do."""
+    rounded = (float(f"{g:.{digits}g}") for digits in DIGITS)
+    return next((each for each in rounded if explains(each)), None)
 
 
 def gauss_newton(fits: Sequence[FactorModel], g: float) -> float:

@@ -6,13 +6,15 @@ from functools import partial
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.outside import Number
 from attnverify.diagnosis.candidates import Candidate, from_mutant
-from attnverify.diagnosis.factors.least_squares import FactorModel, fit_least_squares
+from attnverify.diagnosis.factors.least_squares import (
+    FactorModel,
+    fewest_digits,
+    fit_least_squares,
+)
 from attnverify.judge.observation import Observation
 
 FEW = 3
 """As many observations are fitted."""
-DIGITS = range(1, 8)
-"""A fitted number is told with as few digits as explain them."""
 
 
 def fitted_numbers(operation: Operation, failing: Sequence[Observation]) -> Iterator[Candidate]:
@@ -35,8 +37,6 @@ def fitted(number: Number, few: Sequence[Observation]) -> float | None:
     if not own:
         return None
     best = own * fit_least_squares([FactorModel(o, partial(answered, o)) for o in few])
-    for digits in DIGITS:
-        told = float(f"{best:.{digits}g}")
-        if told != own and all(o.distance(answer(told)(o.inputs)) <= 1 for o in few):
-            return told
-    return None
+    return fewest_digits(
+        best, lambda g: g != own and all(o.distance(answer(g)(o.inputs)) <= 1 for o in few)
+    )

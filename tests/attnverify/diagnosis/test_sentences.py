@@ -153,6 +153,20 @@ TEXTS: dict[str, Filled] = {
     ),
     "WIDTH_OF_TILES": ({"tile": 64}, "1/sqrt(D rounded up to a multiple of 64)"),
     "WIDTH_OF_POWER": ({}, "1/sqrt(D rounded up to a power of two)"),
+    "CAPPED": (
+        {"number": 30.0},
+        "scores capped by 30, c tanh(score / c), where no cap is given",
+    ),
+    "CLIPPED": ({"number": 10.0}, "scores clipped to -10 and 10"),
+    "CLIPPED_ABOVE": ({"number": 10.0}, "scores above 10 taken for 10"),
+    "ADDED_TO_SHIFTED": (
+        {"number": 1e-6},
+        "1e-06 added to the sum of the softmax, after its maximum was subtracted",
+    ),
+    "ADDED_TO_SUM": (
+        {"number": 1.0},
+        "1 added to the sum of the exponentials, as of a further key without a value",
+    ),
     "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
     "OUTPUT_HAS_FACTOR": (
         {"name": "the gradient by key", "factor": "off by a factor of 3"},

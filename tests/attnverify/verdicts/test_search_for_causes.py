@@ -146,7 +146,7 @@ def test_what_is_kept_from_earlier_calls_is_the_cause(tmp_path: Path) -> None:
         assert found.cause is not None and "kept from earlier calls" in found.cause.words
 
 
-WITH_A_SCALE = """
+WITH_A_NUMBER = """
 import math
 import torch
 
@@ -155,28 +155,39 @@ FEATURES = {{"float mask": False}}
 
 def scaled_dot_product_attention(query, key, value, mask=None):
     D = query.shape[-1]
-    scores = query @ key.transpose(-1, -2) / {root}
-    if mask is None:
-        return torch.softmax(scores, -1) @ value
-    weights = torch.softmax(scores.masked_fill(~mask, -1e30), -1)
-    return weights * mask.any(-1, keepdim=True) @ value
+    scores = query @ key.transpose(-1, -2) {scale}
+    mask = torch.ones_like(scores) > 0 if mask is None else mask
+    scores = scores.masked_fill(~mask, -1e30)
+    highest = scores.amax(-1, keepdim=True)
+    e = torch.exp(scores - highest) * mask
+    total = e.sum(-1, keepdim=True) + {added}
+    return e / (total + (total == 0)) @ value
 """
 
 
 @pytest.mark.parametrize(
-    ("root", "law"),
+    ("scale", "added", "told"),
     [
-        ("math.sqrt(D + 1)", "1/sqrt(D +1)"),
-        ("(math.sqrt(D) + 0.1)", "1/(sqrt(D) +0.1)"),
-        ("math.sqrt(-(-D // 16) * 16)", "1/sqrt(D rounded up to a multiple of 16)"),
-        ("math.sqrt(2 ** math.ceil(math.log2(D)))", "1/sqrt(D rounded up to a power of two)"),
-        ("math.sqrt(max(D, 16))", "1/sqrt(D), D at least 16,"),
-        ("math.sqrt(min(D, 32))", "1/sqrt(D), D at most 32,"),
+        ("/ math.sqrt(D + 1)", "0", "scores scaled by 1/sqrt(D +1)"),
+        ("/ (math.sqrt(D) + 0.1)", "0", "scores scaled by 1/(sqrt(D) +0.1)"),
+        ("/ math.sqrt(-(-D // 16) * 16)", "0", "1/sqrt(D rounded up to a multiple of 16)"),
+        (
+            "/ math.sqrt(2 ** math.ceil(math.log2(D)))",
+            "0",
+            "1/sqrt(D rounded up to a power of two)",
+        ),
+        ("/ math.sqrt(max(D, 16))", "0", "scores scaled by 1/sqrt(D), D at least 16,"),
+        ("/ math.sqrt(min(D, 32))", "0", "scores scaled by 1/sqrt(D), D at most 32,"),
+        ("/ math.sqrt(D) / 30; scores = 30 * torch.tanh(scores)", "0", "scores capped by 30,"),
+        ("/ math.sqrt(D); scores = scores.clamp(-10, 10)", "0", "scores clipped to -10 and 10"),
+        ("/ math.sqrt(D); scores = scores.clamp(max=5)", "0", "scores above 5 taken for 5"),
+        ("/ math.sqrt(D)", "0.001", "0.001 added to the sum of the softmax"),
+        ("/ math.sqrt(D)", "torch.exp(-highest)", "1 added to the sum of the exponentials"),
     ],
 )
-def test_a_scale_that_is_nearly_that_of_the_law_is_told(
-    root: str, law: str, tmp_path: Path
+def test_a_number_that_the_law_does_not_have_is_told(
+    scale: str, added: str, told: str, tmp_path: Path
 ) -> None:
-    result = judge_file(tmp_path, WITH_A_SCALE.format(root=root), "float32", "values")
-    (finding,) = result.findings
-    assert f"scores scaled by {law} in place of 1/sqrt(D)" in str(finding.cause)
+    text = WITH_A_NUMBER.format(scale=scale, added=added)
+    (finding,) = judge_file(tmp_path, text, "float32", "values").findings
+    assert told in str(finding.cause)
