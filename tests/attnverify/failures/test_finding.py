@@ -42,6 +42,7 @@ FINDING = Finding(
     cause=Cause("equals something (0.2x)", (Explanation("something", "something"),)),
     record=FailureRecord("softmax", "float32", "values", RECIPE, "softmax_mine", "my file.py"),
     evidence=Evidence(PICTURE, DrawnCase("softmax: N=9", PICTURE)),
+    at=("mine.py:7",),
     notes=("not recorded: Read-only file system: here",),
     offer=KnownFailureLine("softmax * values : <reason>", "(covers 3 of 3 failures)"),
 )
