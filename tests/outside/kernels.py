@@ -75,7 +75,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, wrong: str = "") -> Tensor:
 def rotary_by_position(x: Tensor, wrong: str = "") -> Tensor:
     N, H = x.shape[1], x.shape[2] // 2
     base = 1000.0 if wrong == "base" else 10000.0
-    frequency = 1.0 / base ** (T.arange(H, dtype=T.float32) / H)
+    frequency = 1.0 / base ** (T.arange(H, dtype=T.float32) / H / (1 + (wrong == "half")))
     angle = T.outer(T.arange(N, dtype=T.float32) + (wrong == "from one"), frequency)
     cos, sin = angle.cos(), angle.sin() * (-1 if wrong == "backwards" else 1)
     return rotary(x, cos, sin, wrong)
@@ -223,7 +223,7 @@ KERNELS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "rotary": (rotary, ("exchanged", "interleaved", "sign", "second sign", "halves")),
     "rotary_by_position": (
         rotary_by_position,
-        ("base", "from one", "backwards", "interleaved", "halves"),
+        ("base", "half", "from one", "backwards", "interleaved", "halves"),
     ),
     "swiglu": (swiglu, ("swapped", "sigmoid", "linear", "no up", "added")),
     "cross_entropy": (

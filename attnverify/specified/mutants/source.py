@@ -166,6 +166,9 @@ def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
         yield node, node.left
         yield node, node.right
         return
+    if isinstance(node.op, ast.Pow) and not isinstance(node.right, ast.Constant):
+        for half_or_twice in (ast.Div(), ast.Mult()):
+            yield node, _with(node, right=ast.BinOp(node.right, half_or_twice, ast.Constant(2)))
     for other in OPERATORS.get(type(node.op), ()):
         yield node, _with(node, op=other())
     if isinstance(node.left, ast.Call) and node.left.args:
