@@ -111,13 +111,11 @@ def count_threads(number: int) -> str:
 
 
 PLATFORMS = {
-    "Linux, x86-64": "tested at each commit with Python 3.11, without a GPU; 3.12 and 3.13 by the "
-    "repository's workflow",
+    "Linux, x86-64": "tested at each commit with Python 3.11, without a GPU; 3.12 and 3.13 by its "
+    "workflow",
     "NVIDIA GPUs": "no kernel was run on one yet: python -m benchmarks.gpu_report comes first",
     "ROCm": "PyTorch's own functions and Triton kernels expected to work, untested; no CUDA C++",
-    "macOS": "expected to work on the processor, untested; --memory limits nothing there, no "
-    "Triton, no CuPy",
-    "Windows": "expected to work under WSL 2, untested; natively a backend given by path needs "
-    "--isolate none",
+    "macOS": "expected to work, untested; --memory limits nothing, no Triton, no CuPy",
+    "Windows": "expected to work under WSL 2, untested; natively with --isolate none",
 }
 """What doctor prints and the README says."""
