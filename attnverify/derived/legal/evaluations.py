@@ -37,6 +37,10 @@ def rounded(x: ndarray, fmt: Format) -> ndarray:
     return np.where(np.abs(found) > fmt.max, np.copysign(np.inf, x), found)
 
 
+READ_BEFORE = 0.3
+"""How many uses of a number that is kept read it as it was before that."""
+
+
 @dataclass
 class Evaluation:
     """
@@ -63,7 +67,9 @@ class Evaluation:
             kept = {each: self.values[each] for each in node.inputs if each in self.before}
             if kept:
                 rng = np.random.default_rng(self.seeds.get(node, 0) + 1)
-                self.values |= {each: self.before[each] for each in kept if rng.random() < 0.3}
+                self.values |= {
+                    each: self.before[each] for each in kept if rng.random() < READ_BEFORE
+                }
             self.values[node] = self.compute(node)
             self.values |= kept
 
