@@ -19,6 +19,7 @@ from attnverify.verdicts.search import Search
 from attnverify.verdicts.shown import shown_recipes
 from attnverify.verdicts.tally import Options
 from tests.attnverify.faults.one_kind import FAULTS, OneKind, rounded
+from tests.sight.stamp import stamp
 
 ADAPTERS = {"sizes refused": False, "other masks refused": True}
 """What a file refuses, and whether that is harsh: E != D, N != M and draws; each mask but one."""
@@ -79,7 +80,7 @@ def record(seeds: int) -> dict[str, Any]:
                 missed = [s for s in range(seeds) if not is_seen(fault, harsh, s, folder)]
                 if missed:
                     unseen[f"{at}: {fault.operation}: {fault.name} ({adapter})"] = missed
-    return {
+    return stamp() | {
         "profile": "quick",
         "dtype": "float32",
         "seeds": seeds,
