@@ -23,6 +23,7 @@ from attnverify.failures.store import save
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.specified import register, register_file
+from attnverify.specified.drawing import fixed_sizes
 from attnverify.specified.mutants.gradients import name_part, parts_of
 from attnverify.specified.reading import checked, read_arguments
 from attnverify.specified.registering import VARIABLE
@@ -116,6 +117,13 @@ def test_a_library_called_step_by_step_is_right_in_half_precision(
     load_backends_here(monkeypatch)
     found = judged("steps.py", "--spec", "my_spec.py", dtype=dtype).verdicts()
     assert {found["rms_norm", "values"], found["rms_norm", "gradients"]} == {MEANS[how]}
+
+
+@pytest.mark.parametrize("letters", ["ND", "BHND", "BHNMDE"])
+def test_everybody_meets_axes_of_one_size(letters: str) -> None:
+    """An axis is taken for another unseen, as in attorch's backward of rms_norm (issue 17)."""
+    alike = [sizes for sizes in fixed_sizes(letters) if len(set(sizes.values())) == 1]
+    assert any(sizes[letters[0]] > 1 for sizes in alike)
 
 
 def test_a_wrong_kernel_is_told_in_the_words_of_the_specification() -> None:
