@@ -12,6 +12,7 @@ from dataclasses import dataclass
 HIDDEN = {
     "random": "keys at random",
     "sparse": "most keys at random",
+    "given": "what it was given to hide",
     "right_padding": "the last keys of some entries",
     "left_padding": "the first keys of some entries",
     "causal": "what comes later",
@@ -63,6 +64,7 @@ NUMBERS = {
     "far_lses": "log-sum-exps far from 0",
     "spotlight": "one key at an edge with half of its row's weight",
     "quiet": "scores close to each other",
+    "given": "what --inputs gave",
 }
 """What the inputs of each family hold that is particular."""
 

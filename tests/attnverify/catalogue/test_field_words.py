@@ -4,6 +4,7 @@ import pytest
 
 from attnverify.catalogue.field_words import FIELDS, TRUTHS, parse_sentence, say_field
 from attnverify.inputs.conditions import parse_condition
+from attnverify.inputs.given import GIVEN
 from attnverify.inputs.masks import PATTERNS
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.strategies import MASK_FORMS
@@ -13,10 +14,10 @@ VALUES = {
     "poison": ("nan", "inf", "finite"),
     "mask.form": MASK_FORMS,
     "mask.axes": ("N M", "B 1 1 M"),
-    "mask.pattern": PATTERNS,
+    "mask.pattern": (*PATTERNS, GIVEN),
     "padding.pattern": PATTERNS,
     "layout.kind": ("contiguous", "mixed", *LAYOUTS),
-    "values.family": tuple(FAMILIES),
+    "values.family": (*FAMILIES, GIVEN),
     "dropout.p": ("0.5",),
     "options.align": ("end", "start"),
     "options.mem_len": ("0", "3"),
