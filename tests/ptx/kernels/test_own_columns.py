@@ -115,7 +115,7 @@ def test_a_kernel_stays_with_one_worker() -> None:
 def test_a_verdict_names_what_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    narrow = ("--op", "alibi_attention", "--dtype", "bfloat16", "-k", "values and triton")
+    narrow = ("--op", "alibi_attention", "--dtype", "bfloat16", "-k", "values and triton", "-v")
     line = ("run", "torch_impl", "--profile", "quick", "--report-json", "report.json", *narrow)
     done = in_a_process(*line)
     assert done.status == 0, done.output
