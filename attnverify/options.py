@@ -45,6 +45,17 @@ ALIASES = {
 FIRST = "scaled_dot_product_attention"
 """What is meant by attention alone, where a part of a word is that of several."""
 
+IN_THE_FIELD = {
+    **dict.fromkeys(("sdpa", "flash", "flash_attention"), FIRST),
+    **dict.fromkeys(("gqa", "mqa", "swa", "grouped_query_attention"), "grouped_attention"),
+    **dict.fromkeys(("multi_query_attention", "sliding_window_attention"), "grouped_attention"),
+    **dict.fromkeys(("rope", "rotary"), "rotary_embedding"),
+    **dict.fromkeys(("varlen", "flash_attn_varlen"), "packed_attention"),
+    "mha": "multi_head_attention",
+    "mla": "latent_attention",
+}
+"""Names that the field has for operations."""
+
 
 def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> str:
     """
@@ -94,7 +105,8 @@ def exported_names() -> tuple[str, ...]:
 
 def parse_operation(text: str, names: Callable[[], Iterable[str]] = operation_names) -> str:
     more = " (attnverify list names them)"
-    return one_of(text, names(), "an operation of the catalogue", more)
+    word = text.lower().replace("-", "_")
+    return one_of(IN_THE_FIELD.get(word, text), names(), "an operation of the catalogue", more)
 
 
 def parse_listed(text: str) -> str:

@@ -20,6 +20,7 @@ from attnverify.failures.known_failures import (
     known_failures_file,
     read_known_failures,
 )
+from attnverify.inputs.expand import hides_numbers
 from attnverify.inputs.given import dtype_of_file, read_arrays, speaks_of_gradients
 from attnverify.isolation.second_look import judge_here as run_here
 from attnverify.isolation.supervisor import describe_backend
@@ -94,14 +95,15 @@ class Verification:
             backend for backend in self.backends if not backend.broken and not backend.missing
         ]
         inputs = self.options.inputs
-        aspects = aspects_of_inputs(inputs) if inputs else ASPECTS
+        aspects = aspects_of_inputs(inputs, self.operations[0]) if inputs else ASPECTS
         thorough = self.options.profile == "thorough"
         return cells(usable, self.operations, self.dtypes, chapter, aspects, thorough)
 
 
-def aspects_of_inputs(path: str) -> tuple[str, ...]:
+def aspects_of_inputs(path: str, name: str) -> tuple[str, ...]:
     """Return the columns that somebody's own arrays speak of."""
-    return ("values", "gradients") if speaks_of_gradients(read_arrays(path)) else ("values",)
+    speaks = "values", *["gradients"] * speaks_of_gradients(read_arrays(path))
+    return (*speaks, "hidden NaN") if hides_numbers(CATALOGUE[name], path) else speaks
 
 
 def check_inputs(path: str, operations: tuple[str, ...], dtypes: tuple[str, ...]) -> str:

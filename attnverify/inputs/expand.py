@@ -24,9 +24,9 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row
 from attnverify.catalogue.traits import Traits
 from attnverify.contract.shapes import PATTERN
-from attnverify.inputs.given import GIVEN, given_inputs, recipe_of_file
+from attnverify.inputs.given import GIVEN, LARGEST, count_pairs, given_inputs, recipe_of_file
 from attnverify.inputs.masks import draw_mask, draw_visible
-from attnverify.inputs.poison import FROM_ALL, poison_hidden_slots
+from attnverify.inputs.poison import FROM_ALL, clear_hidden_slots, poison_hidden_slots
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.inputs.value_families import apply_family
 
@@ -48,6 +48,7 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
         if "row" in recipe.values:
             return row_of_file(recipe, dtype)
         found = without_second(given_inputs(recipe, operation), recipe)
+        found = found if recipe.poison else cleared(found, operation, recipe)
         return {
             name: round_inputs(value, operation.dtype_of(name, dtype))
             for name, value in found.items()
@@ -74,6 +75,22 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
             if name in inputs
         }
     return inputs
+
+
+def cleared(inputs: Inputs, operation: Operation, recipe: Recipe) -> Inputs:
+    """
+    Give somebody's arguments ordinary numbers in the slots that no row sees: what a hidden NaN does
+    is a question of its own. Those of a call that is judged by rows stay as they are.
+    """
+    judged_apart = operation.can_hide and count_pairs(recipe.sizes) <= LARGEST
+    return clear_hidden_slots(inputs, operation) if judged_apart else inputs
+
+
+def hides_numbers(operation: Operation, path: str) -> bool:
+    """Tell whether a file holds NaN or infinity in slots that no row sees."""
+    recipe = recipe_of_file(operation, path)
+    given = given_inputs(recipe, operation)
+    return cleared(given, operation, recipe) is not given
 
 
 OF_GRADIENT = "of gradient"

@@ -21,6 +21,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.calls.arguments import BIASES, SYNONYMS
+from attnverify.catalogue.annotations import Domain
 from attnverify.catalogue.operation import CATALOGUE, MASKS, Operation
 from attnverify.catalogue.rows import sampled_rows, single_row
 from attnverify.catalogue.traits import DTYPES
@@ -128,10 +129,11 @@ def notes_of_file(path: str) -> list[str]:
 FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in DTYPES]
 
 
-def recipe_of_file(operation: Operation, path: str) -> Recipe:
+def recipe_of_file(operation: Operation, path: str, *, as_it_is: bool = False) -> Recipe:
     """
-    Return the recipe of a file's arrays as arguments of an operation. Raises ValueError where they
-    are none, and where there are too many pairs even for sampled rows.
+    Return the recipe of a file's arrays as arguments of an operation, with ordinary numbers in the
+    slots that no row sees unless they are wanted ``as_it_is``. Raises ValueError where they are no
+    arguments, and where there are too many pairs even for sampled rows.
     """
     sizes = sizes_of(operation, arguments_of(operation, read_arrays(path)))
     pairs = count_pairs(sizes)
@@ -142,7 +144,7 @@ def recipe_of_file(operation: Operation, path: str) -> Recipe:
             f"attention, which is judged by rows, B H M), got {pairs}"
         )
     values = {"family": GIVEN, "seed": 0, "file": str(Path(path).absolute()), "sha": sha_of(path)}
-    return Recipe(operation.name, sizes, values)
+    return Recipe(operation.name, sizes, values, poison="nan" if as_it_is else None)
 
 
 def describe_file(operation: Operation, path: str) -> str:
@@ -225,7 +227,27 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
         if not operation.allows_none(name):
             raise ValueError(f"inputs: {operation.name} wants {name}, which is not there")
         tree[name] = None
-    return {name: tree[name] for name in operation.arguments if name in tree}
+    found = {name: tree[name] for name in operation.arguments if name in tree}
+    pairs = {name: domain for name, domain in operation.domains.items() if name in found}
+    return found | {name: _as_pair(found[name], domain) for name, domain in pairs.items()}
+
+
+def _as_pair(value: Any, domain: Domain) -> Any:
+    """
+    Return two counts, or two arrays, as the pair that an option wants; anything else as it came. A
+    count of -1 is no limit, as elsewhere in the field: a file has no None.
+    """
+    if isinstance(value, Mapping) and len(domain.axes) == len(value):
+        return tuple(value.values())
+    of_counts = any(isinstance(choice, tuple) for choice in domain.choices)
+    if (
+        of_counts
+        and isinstance(value, ndarray)
+        and value.shape == (2,)
+        and value.dtype.kind in "iu"
+    ):
+        return tuple(None if count == -1 else count for count in value.tolist())
+    return value
 
 
 def argument_of(name: str, operation: Operation) -> str:
@@ -279,7 +301,7 @@ def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:
         f"{name}.{key}" if key else name: to_array(value)
         for name, tree in inputs.items()
         if tree is not None
-        for key, value in (tree.items() if isinstance(tree, Mapping) else [("", tree)])
+        for key, value in _parts_of(tree)
     }
     content = io.BytesIO()
     np.savez(content, **flat)
@@ -287,6 +309,15 @@ def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.getvalue())
     return str(path.absolute())
+
+
+def _parts_of(tree: Any) -> Iterable[tuple[str, Any]]:
+    """Yield what of an argument is an array of its own in a file, with the rest of its name."""
+    if isinstance(tree, Mapping):
+        return tree.items()
+    if isinstance(tree, (tuple, list)) and all(x is None or isinstance(x, int) for x in tree):
+        return [("", np.array([-1 if count is None else count for count in tree]))]
+    return ((str(at), x) for at, x in enumerate(tree)) if isinstance(tree, tuple) else [("", tree)]
 
 
 def to_array(value: Any) -> Any:

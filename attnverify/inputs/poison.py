@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.packing import of_no_sequence
+from attnverify.catalogue.packing import heads_first, of_no_sequence, tokens_first
 from attnverify.inputs.masks import visible_pairs
 
 if TYPE_CHECKING:
@@ -54,6 +54,21 @@ def poison_hidden_slots(
             inputs[name][unseen] = number
     for name, rows in unread_table_rows(operation, inputs, visible).items():
         inputs[name][rows] = number
+
+
+def clear_hidden_slots(inputs: "Inputs", operation: "Operation") -> "Inputs":
+    """Return somebody's arguments with 0 for NaN and infinity in the slots that no row sees."""
+    arrays = {name: x for name, x in inputs.items() if isinstance(x, ndarray)}
+    wild = {name: ~np.isfinite(x) for name, x in arrays.items() if x.dtype.kind == "f"}
+    if not any(where.any() for name, where in wild.items() if "mask" not in name):
+        return inputs
+    marked = inputs | {name: x.copy() for name, x in arrays.items()}
+    marked = heads_first(marked) if operation.lies_otherwise else marked
+    poison_hidden_slots(marked, operation, "finite", "float64", np.random.default_rng(0))
+    marked = tokens_first(marked) if operation.lies_otherwise else marked
+    hidden = {name: where & np.isfinite(marked[name]) for name, where in wild.items()}
+    cleared = {name: np.where(x, 0.0, inputs[name]) for name, x in hidden.items() if x.any()}
+    return inputs | cleared if cleared else inputs
 
 
 def poison_padded_mask(inputs: "Inputs", number: float) -> None:

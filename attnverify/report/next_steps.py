@@ -18,7 +18,7 @@ from attnverify.judge.comparison import format_budget
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import ANSWER, FAILURES
 from attnverify.report.causes.root_causes import triage
-from attnverify.report.table import number_of
+from attnverify.report.table import in_full, number_of
 from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
 from attnverify.verdicts.tally import JUDGED, is_unexpected_pass, most_common, rung_of
 
@@ -79,7 +79,7 @@ def describe_outcomes(
         if need_not and not short:
             aspects = dict.fromkeys(one["aspect"] for one in need_not)
             asked = f"--require {rung_of(aspects)} asks for it"
-            yield f"  not required, and not met: {', '.join(aspects)} ({asked})"
+            yield f"  not required, and not met: {', '.join(map(in_full, aspects))} ({asked})"
 
 
 def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, Any]]) -> str:

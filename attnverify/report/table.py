@@ -14,6 +14,7 @@ from rich.text import Text
 from attnverify.backends.implementation import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
+from attnverify.inputs.expand import hides_numbers
 from attnverify.inputs.given import (
     describe_file,
     notes_of_file,
@@ -60,11 +61,18 @@ def describe_given(run: "Verification") -> list[str]:
         return []
     told = describe_file(CATALOGUE[run.operations[0]], path)
     unasked = speaks_of_gradients(read_arrays(path)) or f"{run.operations[0]}_grad" not in CATALOGUE
-    notes = [*notes_of_file(path), *[NO_D_OUTPUT] * (not unasked)]
+    apart = hides_numbers(CATALOGUE[run.operations[0]], path)
+    notes = [*notes_of_file(path), *[JUDGED_APART] * apart, *[NO_D_OUTPUT] * (not unasked)]
     return [f"  {path}: {told}", *(f"    note: {note}" for note in notes)]
 
 
+JUDGED_APART = "what no row sees is judged as hidden NaN, and with 0 in its place by all else"
 NO_D_OUTPUT = "no gradient is judged: it holds no d_output, what arrives at the output"
+
+
+def in_full(aspect: str) -> str:
+    """Name a column that is not met: of refusals, what is to be refused."""
+    return "refusals of invalid calls" if aspect == "refusals" else aspect
 
 
 def count_implementations(backend: Backend) -> str:

@@ -23,6 +23,7 @@ from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.fixed_cases import pair_count
+from attnverify.inputs.given import GIVEN
 from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.invoke import describe_error
@@ -73,14 +74,15 @@ class Failures:
         """
         Find a small case that fails in the same way and is not known to; somebody's own as it is.
         """
-        if self.options.inputs:
+        drawn = [case for case in failing if case.recipe.values.get("family") != GIVEN]
+        if not drawn:
             return failing[0]
 
         def outcome(case: Case) -> str:
             known = any(line.covers(case) for line in self.options.regions)
             return "" if known else budget.outcome(self.implementation, case)
 
-        return find_smallest(failing, self.passing, what, outcome)
+        return find_smallest(drawn, self.passing, what, outcome)
 
 
 def describe_failures(

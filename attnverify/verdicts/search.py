@@ -401,7 +401,7 @@ def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
 def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
     """Judge somebody's own arrays: a failure is diagnosed and recorded, and not made smaller."""
     implementation, options = search.implementation, search.options
-    recipe = recipe_of_file(implementation.operation, options.inputs)
+    recipe = recipe_of_file(implementation.operation, options.inputs, as_it_is=kind == "nan")
     search.judge(recipe)
     if search.failing:
         search.look_at_rows(case_of(recipe, cell.dtype))

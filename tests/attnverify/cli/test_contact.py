@@ -12,6 +12,7 @@ import pytest
 
 from attnverify.bench.measure import roofline
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.options import IN_THE_FIELD
 from tests.support.run_attnverify import ROOT, in_a_process, load_backends_here, verify
 
 RIGHT = """\
@@ -366,6 +367,32 @@ def test_refusals_are_as_wide_as_the_terminal(width: int, monkeypatch: pytest.Mo
 def test_a_misspelt_part_of_a_name_is_taken_for_the_part(typed: str, meant: str) -> None:
     """For ``atention`` a gate named self_attention was offered, and no attention."""
     assert f"did you mean {meant}" in verify("list", typed).output
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("gqa", "grouped_attention"),
+        ("Flash-Attention", "scaled_dot_product_attention"),
+        ("mha", "multi_head_attention"),
+        ("rope", "rotary_embedding"),
+        ("mla", "latent_attention"),
+    ],
+)
+def test_names_of_the_field_are_taken_for_their_operation(typed: str, meant: str) -> None:
+    """``attnverify new gqa`` was refused, and nothing was suggested."""
+    assert verify("list", typed).output.startswith(f"{meant} (")
+
+
+def test_names_of_the_field_are_names_of_nothing_else() -> None:
+    assert {*IN_THE_FIELD.values()} <= {*CATALOGUE} and not {*IN_THE_FIELD} & {*CATALOGUE}
+
+
+def test_of_refusals_is_told_what_was_to_be_refused() -> None:
+    """``refusals not met`` did not say of what."""
+    asked = ("--dtype", "float32", "-k", "refusals", "--op", "shift_right")
+    told = " ".join(verify("run", "right.py", *asked).output.split())
+    assert "refusals of invalid calls" in told and "refusals not met" not in told
 
 
 def test_what_list_prints_can_be_listed() -> None:

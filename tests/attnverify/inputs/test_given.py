@@ -1,5 +1,6 @@
 """Somebody's own arrays are judged, told and replayed like drawn ones."""
 
+import json
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from attnverify import numpy_ref
 from attnverify.backends.implementation import Backend
 from attnverify.backends.loader import implementation_of_function
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.sentences import ZERO_TIMES_NAN
 from attnverify.failures.record import find_record
 from attnverify.failures.replay import replay
 from attnverify.inputs import given
@@ -27,10 +29,10 @@ from attnverify.inputs.given import (
     save_inputs,
 )
 from attnverify.inputs.masks import scores_shape
-from attnverify.judge.case import case_of
+from attnverify.judge.case import case_of, refuse_given
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
-from attnverify.report.table import NO_D_OUTPUT, describe_given
+from attnverify.report.table import JUDGED_APART, NO_D_OUTPUT, describe_given
 from tests.support.run_attnverify import verify
 
 RNG = np.random.default_rng(0)
@@ -311,6 +313,81 @@ def test_that_no_gradient_is_judged_is_told(
     run.options.inputs = save_inputs({"n_heads": np.array(4)}, str(tmp_path))
     assert "get_slopes_grad" not in CATALOGUE
     assert not any(NO_D_OUTPUT in line for line in describe_given(run))  # type: ignore[arg-type]
+
+
+HIDDEN = {"mask": np.arange(35) != 3}
+
+
+@pytest.fixture
+def hidden_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right kernel, beside arrays with NaN in a value that no row sees."""
+    monkeypatch.chdir(tmp_path)
+    value = ARRAYS["value"].copy()
+    value[:, :, 3] = np.nan
+    np.savez("case.npz", **(ARRAYS | HIDDEN | {"value": value}))
+    masked = MINE.replace("value):", "value, mask=None):").format(tail="")
+    taken = "    if mask is not None:\n        score = np.where(mask, score, np.float32(-1e30))\n"
+    Path("mine.py").write_text(masked.replace("    e =", f"{taken}    e ="))
+
+
+@pytest.mark.usefixtures("hidden_nan")
+def test_a_nan_that_no_row_sees_is_judged_as_hidden_nan_and_by_nothing_else() -> None:
+    """The values of a right kernel were red, in this run and in all that followed."""
+    done = verify("run", "mine.py", "--inputs", "case.npz")
+    told = " ".join(done.output.split())
+    assert done.status == 0 and "values passed, hidden NaN not met" in told
+    assert JUDGED_APART in told
+    required = verify("run", "mine.py", "--inputs", "case.npz", "--require", "contract")
+    assert required.status == 1 and ZERO_TIMES_NAN[:40] in " ".join(required.output.split())
+
+
+@pytest.mark.usefixtures("hidden_nan")
+def test_a_nan_that_a_row_sees_stays_and_hidden_ones_are_kept_for_their_own_question() -> None:
+    arrays = dict(np.load("case.npz"))
+    arrays["key"][:, :, 0] = np.nan
+    np.savez("seen.npz", **arrays)
+    found = expand(recipe_of_file(ATTENTION, "seen.npz"), "float32")
+    assert np.isnan(found["key"][:, :, 0]).all() and np.isfinite(found["value"]).all()
+    kept = expand(recipe_of_file(ATTENTION, "seen.npz", as_it_is=True), "float32")
+    assert np.isnan(kept["value"][:, :, 3]).all()
+
+
+def test_a_recorded_case_of_ones_own_is_not_told_as_a_smaller_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run took sizes away from the recipe, which expands to the same file all the same."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("case.npz", **ARRAYS)  # type: ignore[arg-type]
+    Path("mine.py").write_text(MINE.format(tail="* np.float32(1 + (query.shape == (1, 2, 5, 4)))"))
+    assert verify("run", "mine.py", "--inputs", "case.npz").status == 1
+    assert verify("run", "mine.py", "--profile", "quick").status == 1
+    records = [json.loads(x.read_text()) for x in Path(".attnverify/failures").glob("*.json")]
+    given = [x["recipe"] for x in records if x["recipe"].get("values", {}).get("family") == "given"]
+    assert [recipe["sizes"]["M"] for recipe in given] == [35]
+
+
+GROUPED = CATALOGUE["grouped_attention"]
+PAIRS = {
+    "an array": np.array([15, 0]),
+    "a list": [15, 0],
+    "no limit": np.array([-1, 0]),
+    "None": (None, 0),
+    "segments": (np.zeros((1, 5), np.int64), np.ones((1, 35), np.int64)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_is_taken_as_an_array_a_list_or_a_tuple(name: str, tmp_path: Path) -> None:
+    """``window=array([15, 0])`` was refused, and a window with None in it as Python objects."""
+    argument = "segments" if name == "segments" else "window"
+    path = save_inputs(ARRAYS | {argument: PAIRS[name]}, str(tmp_path))
+    found = expand(recipe_of_file(GROUPED, path), "float32")[argument]
+    first = None if name in ("no limit", "None") else 15
+    if name == "segments":
+        assert [x.shape for x in found] == [(1, 5), (1, 35)]
+    else:
+        assert found == (first, 0)
+    refuse_given(GROUPED, path, "float32")
 
 
 def cut_off(path: Path) -> None:
