@@ -4,14 +4,36 @@ ones: NumPy as a kernel computes it, by rows, blocks and running states.
 
 ``SLIPS`` has what must be told of each, a regular expression; it was written before any was run.
 Without a slip a function is the control: another right way to compute the operation.
+
+    python -m tests.outside.mutants --record docs/data/outside_mutants.json
 """
 
+import argparse
+import json
 import math
+import re
+import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
+
+from attnverify.backends.declarations import Declarations
+from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import implementation_of_function
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.isolation.second_look import judge_here
+from attnverify.specified import register
+from attnverify.verdicts.cell import cells
+from attnverify.verdicts.tally import Options
+from tests.outside import specifications
+from tests.sight.stamp import stamp
 
 TILE = 4
 HALF, SINGLE = np.float16, np.float32
@@ -338,3 +360,85 @@ SLIPS: dict[Callable[..., Any], dict[str, str]] = {
     },
 }
 """By kernel: its slips, and what the cause of each must say."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """
+    What a run of the quick profile in float32 says of a kernel.
+
+    killed   whether its values were refused
+    named    whether a cause was named, and not only what is wrong and where
+    words    the causes, or what came out where there is none
+    """
+
+    killed: bool
+    named: bool
+    words: str
+
+
+def tell(kernel: Callable[..., Any], slip: str = "") -> Told:
+    """Judge a kernel with this slip, or the control, by its specification."""
+    name = kernel.__name__
+    specification = getattr(specifications, name)
+    if getattr(CATALOGUE.get(name), "own", None) is not specification:
+        register(specification)
+    backend = Backend(name, f"{name}.py", declared=Declarations(("float32",)))
+    implementation_of_function(backend, partial(kernel, slip=slip), name, "numpy")
+    with TemporaryDirectory() as folder, np.errstate(all="ignore"):
+        (cell,) = cells([backend], (), ("float32",), None, ("values",))
+        result = judge_here(cell, Options("quick", 0, folder))
+    causes = [finding.cause for finding in result.findings if finding.cause]
+    told = [str(cause) for cause in causes] or [finding.headline for finding in result.findings]
+    return Told(
+        result.verdict == "failed",
+        any(cause.explanations for cause in causes),
+        " | ".join(" ".join(words.split()) for words in told),
+    )
+
+
+def judge_slip(kernel: Callable[..., Any], slip: str) -> dict[str, Any]:
+    """Class one slip: alive, right, vague, or told otherwise, which a person has to read."""
+    told = tell(kernel, slip)
+    right = told.killed and re.search(SLIPS[kernel][slip], told.words)
+    found = "right" if right else "otherwise" if told.named else "vague"
+    words = " ".join(told.words.split())
+    return {
+        "kernel": kernel.__name__,
+        "slip": slip,
+        "found": found if told.killed else "alive",
+        "words": words,
+    }
+
+
+def record() -> dict[str, Any]:
+    """Judge them all."""
+    rows = [judge_slip(kernel, slip) for kernel, slips in SLIPS.items() for slip in slips]
+    accused = [kernel.__name__ for kernel in SLIPS if tell(kernel).killed]
+    counts = Counter(row["found"] for row in rows)
+    return {
+        **stamp(),
+        "profile": "quick",
+        "dtype": "float32",
+        "mutants": len(rows),
+        **{found: counts[found] for found in ("alive", "right", "vague", "otherwise")},
+        "controls": len(SLIPS),
+        "accused": accused,
+        "told": rows,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Judge sixty wrong kernels and twelve right ones.")
+    parser.add_argument("--record", type=Path, help="where to write what was told")
+    path, found = parser.parse_args().record, record()
+    if path:
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for row in found["told"]:
+        print(f"{row['kernel']:24s}{row['slip']:22s}{row['found']:10s}{row['words'][:150]}")
+    print({name: x for name, x in found.items() if name != "told"})
+    return int(bool(found["alive"] or found["accused"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
