@@ -1,0 +1,10 @@
+from torch.nn import functional
+
+PRECISION = {"float32": {"preset": "fused", "exp_ulps": 20}}
+FEATURES = {"lse": False}
+
+
+def grouped_attention(query, key, value, scale=None, causal=False):
+    return functional.scaled_dot_product_attention(
+        query, key, value, scale=scale, is_causal=causal, enable_gqa=True
+    )
