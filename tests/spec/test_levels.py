@@ -45,7 +45,7 @@ Modules in a folder, __init__ included; each of fourteen chapters has two tests 
 module in each column.
 """
 
-SAMPLES = ("misbehaving_backends", "reports", "sample_backends", "sample_user_tests")
+SAMPLES = ("adapters", "misbehaving_backends", "reports", "sample_backends", "sample_user_tests")
 """Folders of backends that tests bring: one small file each."""
 
 
