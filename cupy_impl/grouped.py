@@ -173,8 +173,7 @@ def weigh(
     e, own = xp.exp(score - top[..., None]), xp.exp(rest - top)
     total = e.sum(axis=-1) + own
     safe = xp.where(total == 0, xp.ones_like(total), total)
-    if mask is not None:
-        pairs = pairs & (mask if mask.dtype == bool else mask > -math.inf)
+    pairs = score != -math.inf
     weights = xp.where(pairs, e / safe[..., None], 0)
     return Weighed(weights, pairs, top + xp.log(total), own / safe, capped)
 

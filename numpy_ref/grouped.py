@@ -186,6 +186,7 @@ def blocks(
         if added is not None:
             score = score + added[rows]
         score = np.where(seen[rows], score, -np.inf)
+        shown = score != -np.inf
         logit = np.full((r, 1, 1), -np.inf) if sink is None else sink[heads, None, None]
         logit = logit.astype(score.dtype)
         top = np.maximum(score.max(-1, keepdims=True), logit)
@@ -193,8 +194,8 @@ def blocks(
         e, own = np.exp(score - top), np.exp(logit - top)
         total = e.sum(-1, keepdims=True) + own
         safe = np.where(total == 0, 1, total)
-        weights = np.where(seen[rows], e / safe, 0)
-        yield Block(rows, (b, g), seen[rows], weights, top + np.log(total), own / safe, slope)
+        weights = np.where(shown, e / safe, 0)
+        yield Block(rows, (b, g), shown, weights, top + np.log(total), own / safe, slope)
 
 
 def scale_of(query: ndarray, scale: float | None) -> float:

@@ -68,6 +68,9 @@ def grouped_attention(
     7. A row that sees no key gives 0. Its ``lse`` is the sink, or minus infinity without one: an
        absent part of :func:`merge_attention`.
     8. Narrow formats keep the output; an lse, and its gradient, has at least float32.
+    9. A logit t of minus infinity hides its key, whether a mask or an infinite query or key made it
+       so: its value is absent, and a row that has no other logit sees no key. Minus infinity under
+       a cap is the number -c, and hides nothing.
 
     >>> query, key = np.zeros((1, 2, 1, 1)), np.zeros((1, 1, 3, 1))
     >>> value = np.array([3.0, 6.0, np.nan]).reshape(1, 1, 3, 1)
@@ -81,6 +84,8 @@ def grouped_attention(
     >>> hidden = np.array([[-np.inf, 0.0]])
     >>> grouped_attention(query, key, value[:, :, :2], mask=hidden, soft_cap=1.0)[0].item()
     6.0
+    >>> [x.item() for x in grouped_attention(query, -np.inf * key[:, :, :1], value[:, :, 2:])]
+    [0.0, -inf]
 
     Source: Ainslie et al., GQA, 2023; Gemma 2 (soft cap), 2024; gpt-oss (sinks), 2025;
     FlashAttention 2 to 4. Where they differ, this project's choices.
@@ -112,6 +117,7 @@ def attended(
     judge's bound is derived from these lines.)
     """
     score = grouped_score(query, key, mask, seen, soft_cap, scale)
+    seen = seen & (score != -np.inf)
     rest = no_sink(query) if sink is None else sink[:, None, None]
     there = seen.any(-1, keepdims=True) | np.isfinite(rest)
     top, other = largest(score, rest, there), largest(score, rest, there)
@@ -195,7 +201,7 @@ def grouped_attention_grad(
     3. What arrives at ``lse`` goes to every visible key by its weight, and to the sink by its own.
        At a row that sees no key it goes to the sink alone, or nowhere.
     4. A key that no row sees, and a row that sees no key, receive exactly 0; so does a sink of
-       minus infinity.
+       minus infinity. At a pair that a logit of minus infinity hides, nothing passes.
 
     >>> query, key = np.zeros((1, 2, 1, 1)), np.array([[[[1.0], [3.0]]]])
     >>> value, sink = np.array([[[[2.0], [4.0]]]]), np.full(2, -np.inf)
@@ -212,6 +218,7 @@ def grouped_attention_grad(
     check(ARRAYS, D_WITH_LSE, d_output, d_lse, **at)
     seen = visible_pairs(query, key, mask, **options)
     score = grouped_score(query, key, to_add(mask), seen, soft_cap, scale)
+    seen = seen & (score != -np.inf)
     factor = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
     slope = cap_slope(query, key, seen, soft_cap, factor)
     _, lse = attended(query, key, value, to_add(mask), sink, seen, soft_cap, scale, None, 0.0)

@@ -108,8 +108,11 @@ def spelled_out(
     k, v = (x.repeat_interleave(r, 1) for x in (k, v))
     q, k, v = without_hidden(q, k, v, visible)
     lost = is_lost(visible, bias, q, k, v)
-    q, k = with_lost_gradients(q, k, visible) if lost else (q, k)
-    score = visible_score(q, k, lost, sqrt(1 / q.shape[-1]) if scale is None else scale)
+    factor = sqrt(1 / q.shape[-1]) if scale is None else scale
+    if lost:
+        visible = without_lost(q, k, visible, bias, soft_cap, factor)
+        q, k = with_lost_gradients(q, k, visible)
+    score = visible_score(q, k, lost, factor)
     if soft_cap is not None:
         seen = score.where(visible, 0)  # of a NaN, the slope is NaN, and so is 0 times it
         score = soft_cap * torch.tanh(seen / soft_cap)
@@ -126,8 +129,23 @@ def spelled_out(
     return output.to(query.dtype), lse.masked_fill(blind, -torch.inf)[..., 0]
 
 
+def without_lost(
+    query: Tensor,
+    key: Tensor,
+    visible: Tensor,
+    bias: Tensor | None,
+    soft_cap: float | None,
+    factor: float,
+) -> Tensor:
+    """The visible pairs but those whose score is minus infinity; a cap makes a number of it."""
+    if soft_cap is not None:
+        return visible
+    score = torch.matmul(query.detach(), key.detach().mT) * factor
+    return visible & ((score if bias is None else score + bias) != -torch.inf)
+
+
 def with_lost_gradients(query: Tensor, key: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    """The factors, whose gradients are no number where a visible pair has none, weight 0 or not."""
+    """The factors, whose gradients are no number where a visible pair has none."""
     pairs = visible.to(query.dtype)
     rows = torch.matmul(pairs, (~key.isfinite()).to(query.dtype)) > 0
     keys = torch.matmul(pairs.mT, (~query.isfinite()).to(query.dtype)) > 0

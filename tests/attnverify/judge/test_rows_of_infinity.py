@@ -18,6 +18,7 @@ from attnverify.inputs.sampling import FROM_SOME, draw_recipes, resized
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Unsupported
 from attnverify.judge.judging import judge
+from attnverify.spec import grouped_attention
 
 HIDING = sorted(name for name, operation in CATALOGUE.items() if operation.can_hide_from_some)
 SMALL = {"B": 1, "H": 1, "N": 2, "M": 2, "D": 1, "E": 1}
@@ -55,6 +56,9 @@ def test_a_row_whose_only_score_is_minus_infinity_is_as_one_that_sees_no_key(col
     inputs = case_of(recipe, "float32").inputs
     given = {name: np.ones_like(inputs[name]) for name in ("query", "key", "value")}
     given = given | {"query": -given["query"], "key": np.inf * given["key"]}
+    given["value"] = np.nan * given["value"]
+    output, lse = grouped_attention(**given)
+    assert not output.any() and np.isneginf(lse).all()
     for own in load(column).implementations:
         if own.operation.name != "grouped_attention" or own.how.startswith("module_"):
             continue
