@@ -3,8 +3,8 @@ Judge the adapters of the table, one after the other, as their users would::
 
     nice python -m tests.outside.implementations --record docs/data/implementations.json
 
-A name or more judges these alone, and again; without one, what the file has is kept. A package that
-is not installed leaves its rows out.
+A name or more judges these alone, in this order, and again; without one, what the file has is kept.
+A package that is not installed leaves its rows out.
 """
 
 import json
@@ -64,9 +64,9 @@ def main() -> None:
     given = parser.parse_args()
     record = json.loads(given.record.read_text()) if given.record.exists() else {"rows": {}}
     packages = {each.package: installed(each.package) for each in TABLE.values()}
-    for name, expected in TABLE.items():
-        wanted = name in given.names if given.names else name not in record["rows"]
-        if not wanted or packages[expected.package] is None:
+    for name in given.names or [name for name in TABLE if name not in record["rows"]]:
+        expected = TABLE[name]
+        if packages[expected.package] is None:
             continue
         rows = record["rows"] | {name: judge(name, expected)}
         rows = {each: rows[each] for each in TABLE if each in rows}
