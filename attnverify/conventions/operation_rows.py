@@ -183,6 +183,8 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "sinusoidal_positions": (
         ("order", "distances rising", "distances rising from 0", lambda M,
          F: sinusoidal_positions(M, F)[::-1]),
+        ("order", "distances rising, in turn", "distances rising from 0, sines and cosines in turn",
+         lambda M, F: rotated_last(M, F)[::-1]),
         ("halves", "in turn", "sines and cosines in turn", rotated_last),
         ("halves", "cosines first", "cosines before sines", lambda M,
          F: np.roll(sinusoidal_positions(M, F), F // 2, axis=1)),

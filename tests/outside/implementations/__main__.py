@@ -31,20 +31,18 @@ def judge(name: str, expected: Expected) -> dict[str, object]:
     line = [sys.executable, "-m", "attnverify", "run", str(ADAPTERS / f"{name}.py"), *spec]
     with TemporaryDirectory() as folder:
         began, report = perf_counter(), Path(folder) / "report.json"
-        run = subprocess.run(
+        status = subprocess.run(
             [*line, *OPTIONS, "--report-json", str(report)],
             cwd=folder,
             capture_output=True,
-            text=True,
             timeout=900,
             check=False,
-        )
+        ).returncode
         told = json.loads(report.read_text()) if report.exists() else {}
     causes = [each["cause"] for each in told.get("root_causes", ()) if each["required"]]
     return {
-        "verdict": STATUS.get(run.returncode, f"status {run.returncode}"),
+        "verdict": STATUS.get(status, f"status {status}"),
         "causes": causes,
-        "line": " ".join(run.stdout.split("\n")[-2:]).strip().replace(f"{ADAPTERS}/", ""),
         "cases": sum(each["cases"] for each in told.get("tallies", ())),
         "seconds": round(perf_counter() - began),
     }
