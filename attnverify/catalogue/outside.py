@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 Inputs = dict[str, Any]
 Mutant = tuple[str, Callable[[Inputs], Any], int]
-"""Its words, what it answers, and its rank among those that fit: 1 before 2."""
-Number = tuple[str, float, Callable[[float], Callable[[Inputs], Any]]]
-"""The words for another in its place, itself, and what the operation answers with another."""
+"""Its words, what it answers, and its rank among those that fit: 1, 2, and last what rounds."""
+Number = tuple[Callable[[float], str], float, Callable[[float], Callable[[Inputs], Any]]]
+"""What another in its place is called, itself, and what the operation answers with another."""
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def from_mistake(
 
 def from_mutant(words: str, answer: Callable[[Any], Any], rank: int) -> Candidate:
     """Return somebody's specification with one thing changed."""
-    return Candidate(words, words, lambda seen: answer(seen.inputs), rank=rank)
+    return Candidate(words, words, lambda seen: answer(seen.inputs), rank=rank, rounds=rank > 2)
 
 
 def from_fault(fault: registry.Fault) -> Candidate:

@@ -28,7 +28,7 @@ from attnverify.specified.drawing import (
     fixed_sizes,
 )
 from attnverify.specified.form import Form
-from attnverify.specified.mutants.source import mutants_of
+from attnverify.specified.mutants.source import mutants_of, numbers_of_source
 from attnverify.specified.mutants.steps import numbers_of_steps
 from attnverify.specified.reading import (
     Argument,
@@ -217,7 +217,9 @@ class SpecifiedOperation(Operation):
         return mutants_of(self)
 
     def numbers(self) -> Sequence[Number]:
-        return tuple(numbers_of_steps(self)) if self.form.itself is not None else ()
+        """List the numbers of its lines, or of the steps behind a line of PyTorch."""
+        followed = self.form.itself is not None
+        return tuple(numbers_of_steps(self) if followed else numbers_of_source(self))
 
     def nearest_to_bound(self, inputs: Inputs, precision: Precision) -> float:
         """Search for the legal evaluation that comes nearest to its bound: the share it uses."""

@@ -261,7 +261,7 @@ def group_norm(
 
 def int8_product(x: ndarray, w: ndarray, scale: ndarray, slip: str = "") -> ndarray:
     last = whole(x.shape[1], slip == "tail lost")
-    whole_numbers = (w.view(np.uint8) if slip == "unsigned" else w).astype(SINGLE)
+    whole_numbers = (w.astype(np.int8).view(np.uint8) if slip == "unsigned" else w).astype(SINGLE)
     if slip == "scale of columns":
         columns = scale[np.arange(w.shape[1]) % len(scale)]
         return x @ (whole_numbers * columns).T
@@ -389,7 +389,9 @@ def tell(kernel: Callable[..., Any], slip: str = "") -> Told:
         (cell,) = cells([backend], (), ("float32",), None, ("values",))
         result = judge_here(cell, Options("quick", 0, folder))
     causes = [finding.cause for finding in result.findings if finding.cause]
-    told = [str(cause) for cause in causes] or [finding.headline for finding in result.findings]
+    told = [str(cause).partition(" (seen with")[0] for cause in causes] or [
+        finding.headline for finding in result.findings
+    ]
     return Told(
         result.verdict == "failed",
         any(cause.explanations for cause in causes),
@@ -400,20 +402,22 @@ def tell(kernel: Callable[..., Any], slip: str = "") -> Told:
 def judge_slip(kernel: Callable[..., Any], slip: str) -> dict[str, Any]:
     """Class one slip: alive, right, vague, or told otherwise, which a person has to read."""
     told = tell(kernel, slip)
-    right = told.killed and re.search(SLIPS[kernel][slip], told.words)
+    right = told.named and re.search(SLIPS[kernel][slip], told.words)
     found = "right" if right else "otherwise" if told.named else "vague"
-    words = " ".join(told.words.split())
     return {
         "kernel": kernel.__name__,
         "slip": slip,
         "found": found if told.killed else "alive",
-        "words": words,
+        "words": told.words,
     }
 
 
 def record() -> dict[str, Any]:
-    """Judge them all."""
-    rows = [judge_slip(kernel, slip) for kernel, slips in SLIPS.items() for slip in slips]
+    """Judge them all, and print what is told as it comes."""
+    rows = []
+    for kernel, slip in ((kernel, slip) for kernel, slips in SLIPS.items() for slip in slips):
+        rows.append(row := judge_slip(kernel, slip))
+        print(*list(row.values())[:3], row["words"][:150], sep=" | ", flush=True)
     accused = [kernel.__name__ for kernel in SLIPS if tell(kernel).killed]
     counts = Counter(row["found"] for row in rows)
     return {
@@ -434,8 +438,6 @@ def main() -> int:
     path, found = parser.parse_args().record, record()
     if path:
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for row in found["told"]:
-        print(f"{row['kernel']:24s}{row['slip']:22s}{row['found']:10s}{row['words'][:150]}")
     print({name: x for name, x in found.items() if name != "told"})
     return int(bool(found["alive"] or found["accused"]))
 

@@ -49,10 +49,12 @@ class FactorModel:
 
 
 def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
+    """Errors in units of the yardstick; as large as can be where only the other is NaN."""
     with np.errstate(all="ignore"):
         size = tolerance(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
         error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -1e6, 1e6)
-        return np.where(np.isfinite(error), error, 0.0)
+        lost = np.isnan(other) & ~np.isnan(actual)
+        return np.where(lost, 1e6, np.where(np.isfinite(error), error, 0.0))
 
 
 def fit_common_factor(

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.outside import Number
 from attnverify.diagnosis.candidates import Candidate, from_mutant
@@ -24,19 +26,31 @@ def fitted_numbers(operation: Operation, failing: Sequence[Observation]) -> Iter
     for number in outside.numbers() if outside is not None and few else ():
         if (found := fitted(number, few)) is not None:
             words, _, answer = number
-            yield from_mutant(words.format(found), answer(found), 2)
+            yield from_mutant(words(found), answer(found), 2)
 
 
 def fitted(number: Number, few: Sequence[Observation]) -> float | None:
     """Return the number that explains the observations in place of one, if there is one."""
     _, own, answer = number
+    if not own:
+        return None
 
     def answered(o: Observation, factor: float) -> object:
         return answer(own * factor)(o.inputs)
 
-    if not own:
-        return None
-    best = own * fit_least_squares([FactorModel(o, partial(answered, o)) for o in few])
+    models = [FactorModel(o, partial(answered, o)) for o in few]
+    best = own * fit_least_squares(models, [number / own for number in round_numbers(own)])
     return fewest_digits(
         best, lambda g: g != own and all(o.distance(answer(g)(o.inputs)) <= 1 for o in few)
     )
+
+
+def round_numbers(own: float) -> list[float]:
+    """
+    List what is looked at before a number is fitted: 1, 2 and 5 times powers of ten, four of them
+    on either side, of both signs. Of a base or a frequency the errors have many local minima, and
+    what people write is round.
+    """
+    power = 10.0 ** np.floor(np.log10(abs(own)))
+    sizes = [float(f"{m * power * 10.0**k:.1g}") for k in range(-4, 5) for m in (1, 2, 5)]
+    return [*sizes, own, -own, 0.0]

@@ -98,8 +98,9 @@ def is_of_sizes(text: str) -> bool:
 
 
 def sizes_of(text: str, case: Case) -> tuple[int, ...]:
-    """The sizes that a condition speaks of."""
-    return tuple(case.recipe.sizes[letter] for letter in sorted(parse_condition(text).subjects))
+    """The sizes that a condition speaks of; an axis that a recipe does not name is 1 long."""
+    letters = sorted(parse_condition(text).subjects)
+    return tuple(case.recipe.sizes.get(letter, 1) for letter in letters)
 
 
 def count_parts(case: Case) -> int:

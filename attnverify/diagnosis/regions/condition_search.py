@@ -16,6 +16,7 @@ from math import floor, isfinite, log2, log10
 from numpy import ndarray
 
 from attnverify.catalogue.field_words import LAYOUT, say_field
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import SENTENCES, field_of, is_absent, parse_condition
 from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
 from attnverify.inputs.memory_layouts import LAYOUTS
@@ -83,9 +84,11 @@ def description_length(passes: int, failures: int) -> float:
 
 def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tuple[float, str]]:
     """Conditions worth trying on these cases, with their price in bits."""
-    letters = [
-        letter for letter in "NMHDEBSPFQKAL" if all(letter in case.recipe.sizes for case in failing)
-    ]
+    known = "NMHDEBSPFQKAL"
+    shared = set.intersection(*({*case.recipe.sizes} for case in failing))
+    is_outside = CATALOGUE[failing[0].recipe.operation].outside is not None
+    own = sorted(shared - {*known}) if is_outside else []
+    letters = [letter for letter in (*known, *own) if letter in shared]
     arrays = failing[0].inputs.items()
     names = ("an input", *(name for name, x in arrays if isinstance(x, ndarray)))
     yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.outside import Mutant
+from attnverify.catalogue.outside import Mutant, Number
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.specified.reading import Argument
 
@@ -33,6 +33,7 @@ OF_INTEGERS: dict[str, Read] = {
     "with 1 subtracted": lambda x: x - 1,
     "with 128 added": lambda x: x + 128,
     "without its sign": np.abs,
+    "read as unsigned (256 added below 0)": lambda x: np.where(x < 0, x + 256, x),
     "negated": lambda x: -x,
 }
 OF_MASKS: dict[str, Read] = {
@@ -59,6 +60,9 @@ BRANCHES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
     "another sign": lambda y, x: -y,
 }
 """What a kernel may give on one side of an argument that it branches on."""
+SHIFTS = {"moved by one": 1, "read at the next place": -1}
+PAIRS = {"of every two the first, along": 2, "read at half the place in": 1}
+"""How an axis of pairs may be read by the pair."""
 KINDS = {"float": OF_FLOATS, "int": OF_INTEGERS, "bool": OF_MASKS}
 
 SMALL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 1e-2)
@@ -70,11 +74,27 @@ def misread(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     for argument in operation.described:
         yield from ((words, answer, 1) for words, answer in _of_one(operation, argument))
     yield from _without_guards(operation)
+    yield from _together(operation)
     arrays = [one for one in operation.described if one.kind == "float"]
     for one, other in combinations(arrays, 2):
         if one.axes == other.axes:
             words = f"`{one.name}` and `{other.name}` exchanged"
             yield words, _exchanged(operation, one.name, other.name), 1
+
+
+def numbers_of_arguments(operation: "SpecifiedOperation") -> Iterator[Number]:
+    """List the arguments that are fractions, as numbers that a kernel may have fixed."""
+    for one in operation.described:
+        if one.kind == "number" and isinstance(usual := one.choices[0], float):
+            yield (
+                partial("`{}` as {:g}".format, one.name),
+                usual,
+                partial(_fixed, operation, one.name),
+            )
+
+
+def _fixed(operation: "SpecifiedOperation", name: str, number: float) -> Callable[..., Any]:
+    return _answer_of(operation, {name: partial(_another, other=number)})
 
 
 def _without_guards(operation: "SpecifiedOperation") -> Iterator[Mutant]:
@@ -114,10 +134,18 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
     if argument.kind == "float":
         yield from _of_branches(operation, name)
     for axis, (factor, letter) in enumerate(argument.axes):
-        moved, first = partial(np.roll, shift=1, axis=axis), partial(first_alone, axis=axis)
-        yield f"`{name}` moved by one along {letter}", _answer(operation, name, moved)
+        first = partial(first_alone, axis=axis)
+        for words, shift in SHIFTS.items():
+            moved = partial(np.roll, shift=shift, axis=axis)
+            yield f"`{name}` {words} along {letter}", _answer(operation, name, moved)
         yield f"`{name}` at the first {letter} for all", _answer(operation, name, first)
         if factor == 2 and letter:
+            half, of_pair = partial(at_half, axis=axis), partial(at_half, axis=axis, back=2)
+            yield (
+                f"`{name}` of every two of {letter} as the first",
+                _answer(operation, name, of_pair),
+            )
+            yield f"`{name}` read at half the place in {letter}", _answer(operation, name, half)
             words = f"the two halves of {letter} interleaved"
             read = partial(interleaved, axis=axis)
             yield f"`{name}` with {words}", _answer(operation, name, read)
@@ -175,6 +203,11 @@ def first_alone(x: ndarray, axis: int) -> ndarray:
     return np.broadcast_to(x.take([0], axis=axis), x.shape)
 
 
+def at_half(x: ndarray, axis: int, back: int = 1) -> ndarray:
+    """Read one element for each pair: that of the pair's number, or its first."""
+    return x.take(np.arange(x.shape[axis]) // 2 * back, axis=axis)
+
+
 def interleaved(x: ndarray, axis: int) -> ndarray:
     """Put the even elements in front of the odd ones."""
     order = [*range(0, x.shape[axis], 2), *range(1, x.shape[axis], 2)]
@@ -201,6 +234,32 @@ def _answer_and(
             return map_leaves(lambda y: function(y, inputs[name]), operation.evaluate(inputs))
 
     return answer
+
+
+def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
+    """List what is misread of all arguments that have an axis of pairs, or of two tables, alike."""
+    places: dict[str, dict[str, int]] = {}
+    for one in operation.described:
+        for axis, (factor, letter) in enumerate(one.axes if one.kind == "float" else ()):
+            if factor == 2 and letter:
+                places.setdefault(letter, {})[one.name] = axis
+    for letter, axes in places.items():
+        for read, back in ((interleaved, deinterleaved), (deinterleaved, interleaved)):
+            own = _answer_of(operation, {n: partial(read, axis=axis) for n, axis in axes.items()})
+            after = partial(back, axis=next(iter(axes.values())))
+            words = f"the two halves of {letter} {read.__name__} in every argument and the output"
+            yield words, partial(_afterwards, own, after), 1
+    arrays = [one for one in operation.described if one.kind == "float"]
+    for one, other in combinations(arrays, 2):
+        for axis, (_, letter) in enumerate(one.axes if one.axes == other.axes else ()):
+            for words, shift in SHIFTS.items():
+                read = partial(np.roll, shift=shift, axis=axis)
+                told = f"`{one.name}` and `{other.name}` {words} along {letter}"
+                yield told, _answer_of(operation, {one.name: read, other.name: read}), 1
+
+
+def _afterwards(own: Callable[..., Any], after: Read, inputs: dict[str, Any]) -> Any:
+    return map_leaves(after, own(inputs))
 
 
 def _exchanged(

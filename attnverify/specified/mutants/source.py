@@ -11,23 +11,32 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnverify.catalogue.outside import Mutant
+from attnverify.catalogue.outside import Mutant, Number
 from attnverify.specified.mutants.gradients import changed_gradients
-from attnverify.specified.mutants.misread import misread
+from attnverify.specified.mutants.misread import misread, numbers_of_arguments
+from attnverify.specified.mutants.slips import (
+    HALVES,
+    Change,
+    equal_numbers,
+    name_of,
+    sentinels_of,
+    slips_of,
+    tiles_of_sum,
+    with_,
+    with_number,
+)
 from attnverify.specified.mutants.stand_ins import STAND_INS, WORDS
 from attnverify.specified.mutants.steps import changed_steps, without_maxima
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
-
-Change = tuple[ast.AST, ast.AST]
-"""A part of the source, and what stands in its place."""
 
 BOUNDARIES: dict[type, tuple[type, ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -43,8 +52,11 @@ OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Mult: (ast.Div, ast.Add),
     ast.Div: (ast.Mult,),
 }
+ABS = partial(ast.Call, ast.parse("np.abs", mode="eval").body)
 APPROXIMATELY = ast.keyword("approximate", ast.Constant("tanh"))
 UNARY_CALLS: tuple[str, ...] = ("sqrt", "exp", "tanh", "log", "abs", "square", "maximum", "minimum")
+SLOPED = ("exp", "tanh", "cos", "sin", "erf", "sigmoid")
+"""Functions whose argument may have another factor: a temperature, a base."""
 UNARY_CALLS += ("rsqrt", "relu", "gelu", "silu", "sigmoid")
 REDUCTIONS = {"mean": "sum", "sum": "mean", "max": "min", "repeat": "tile", "var": "std"}
 REDUCTIONS |= {"amax": "amin"}
@@ -60,18 +72,14 @@ def mutants_of(operation: "SpecifiedOperation") -> tuple[Mutant, ...]:
 
 
 def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
-    try:
-        lines, first = inspect.getsourcelines(operation.own)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError, TypeError):  # made at a prompt: there is no source
+    if (source := read_source(operation)) is None:
         return
-    file = Path(operation.own.__code__.co_filename).name
-    for old, new in changes(tree.body[0]):
-        words = describe(old, new, f"{file}:{first + _line_of(old) - 1}")
+    for old, new in changes(source.function):
+        words = describe(old, new, source.place(old))
         yield (
             words,
-            _answer_of(operation, tree, old, new),
-            1 + isinstance(new, ast.Name | ast.Constant),
+            _answer_of(operation, source.tree, old, new),
+            1 + isinstance(new, ast.Name | ast.Constant) + 2 * is_rounded(new),
         )
     yield from misread(operation)
     yield from changed_gradients(operation)
@@ -80,20 +88,115 @@ def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         yield from changed_steps(operation)
 
 
-def _line_of(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 1))
+@dataclass(frozen=True)
+class Source:
+    """A function's own text, parsed: the file it is of, and the line it begins at."""
+
+    tree: ast.Module
+    file: str
+    first: int
+
+    @property
+    def function(self) -> ast.AST:
+        return self.tree.body[0]
+
+    def place(self, node: ast.AST) -> str:
+        """Write ``my_spec.py:14``."""
+        return f"{self.file}:{self.first + int(getattr(node, 'lineno', 1)) - 1}"
+
+
+def read_source(operation: "SpecifiedOperation") -> Source | None:
+    """Read the function in the user's file; None for one made at a prompt, which has no source."""
+    try:
+        lines, first = inspect.getsourcelines(operation.own)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return None
+    return Source(tree, Path(operation.own.__code__.co_filename).name, first)
+
+
+def numbers_of_source(operation: "SpecifiedOperation") -> Iterator[Number]:
+    """
+    List the numbers that a specification's lines spell, and the factor 1 that they do not spell in
+    front of what a function of one argument is taken of.
+    """
+    yield from numbers_of_arguments(operation)
+    if (source := read_source(operation)) is None:
+        return
+    for part, statement in equal_numbers(source.function):
+        words, own, _ = _number(operation, source, part, part.value, ast.Constant)
+        changed = with_number(statement, own)
+        yield words, own, partial(_changed, operation, source, statement, changed)
+    for node in ast.walk(source.function):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            yield _number(operation, source, node, node.value, ast.Constant)
+        elif isinstance(node, ast.Call) and name_of(node) in SLOPED and len(node.args) == 1:
+            yield _number(operation, source, node, 1.0, partial(_sloped, node))
+
+
+def _sloped(node: ast.Call, number: float) -> ast.AST:
+    product = ast.BinOp(ast.Constant(number), ast.Mult(), node.args[0])
+    return with_(node, args=[product])
+
+
+def _number(
+    operation: "SpecifiedOperation",
+    source: Source,
+    node: ast.AST,
+    own: float,
+    other: Callable[[float], ast.AST],
+) -> Number:
+    return (
+        lambda number: describe(node, other(_rounded(number)), source.place(node)),
+        own,
+        partial(_changed, operation, source, node, other),
+    )
+
+
+def _changed(
+    operation: "SpecifiedOperation",
+    source: Source,
+    node: ast.AST,
+    other: Callable[[float], ast.AST],
+    number: float,
+) -> Callable[[dict[str, Any]], Any]:
+    return _answer_of(operation, source.tree, node, other(number))
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:g}")
 
 
 def describe(old: ast.AST, new: ast.AST, where: str) -> str:
     """Say what was changed, in the source's own words."""
-    return f"`{_short(old)}` as `{_short(new)}`, {where}"
+    if told := getattr(new, "told", ""):
+        return f"{told}, {where}"
+    texts = [_spelled(old), _spelled(new)]
+    differ = (k for k, (a, b) in enumerate(zip(*texts, strict=False)) if a != b)
+    at = next(differ, min(map(len, texts)))
+    own, other = (_short(text, at) for text in texts)
+    return f"`{own}` as `{other}`, {where}"
 
 
-def _short(node: ast.AST) -> str:
+def _spelled(node: ast.AST) -> str:
     text = " ".join(ast.unparse(node).split())
     for name, words in WORDS.items():
         text = text.replace(name, words)
-    return text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}"
+    return text
+
+
+def is_rounded(node: ast.AST) -> bool:
+    """Tell whether a number beside a tie may round to the other side in it."""
+    return isinstance(node, ast.Call) and name_of(node).endswith(HALVES)
+
+
+def _short(text: str, at: int) -> str:
+    """Shorten a text, so that what stands at a place is still there."""
+    if len(text) <= 60:
+        return text
+    if at < 28 or at >= len(text) - 28:
+        return f"{text[:28]} ... {text[-28:]}"
+    return f"... {text[at - 14 : at + 42]}{' ...' * (at + 42 < len(text))}"
 
 
 def changes(function: ast.AST) -> Iterator[Change]:
@@ -102,6 +205,8 @@ def changes(function: ast.AST) -> Iterator[Change]:
     known = _names_of(function)
     for node in _parts(function):
         yield from _changes_of(node)
+        yield from slips_of(node)
+        yield from sentinels_of(node, function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known:
             yield from ((node, ast.Name(other, ast.Load())) for other in known if other != node.id)
         if isinstance(node, ast.Assign):
@@ -118,11 +223,11 @@ def _names_of(function: ast.FunctionDef) -> list[str]:
 
 def _all_tiled(statement: ast.Assign) -> Iterator[Change]:
     """Repeat the whole axis in place of each element wherever a statement repeats."""
-    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and _name_of(n) == "repeat"]
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and name_of(n) == "repeat"]
     if len(calls) > 1:
         changed = copy.deepcopy(statement)
         for node in ast.walk(changed):
-            if isinstance(node, ast.Call) and _name_of(node) == "repeat":
+            if isinstance(node, ast.Call) and name_of(node) == "repeat":
                 node.func = ast.Name("_tiled", ast.Load())
         yield statement, changed
 
@@ -144,6 +249,7 @@ def _changes_of(node: ast.AST) -> Iterator[Change]:
         yield from _changes_of_operator(node)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield node, node.operand
+        yield node, with_(node, operand=ABS([node.operand], []))
     elif isinstance(node, ast.Call):
         yield from _changes_of_call(node)
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
@@ -154,11 +260,11 @@ def _changes_of(node: ast.AST) -> Iterator[Change]:
 
 def _changes_of_comparison(node: ast.Compare) -> Iterator[Change]:
     for other in BOUNDARIES.get(type(node.ops[0]), ()):
-        yield node, _with(node, ops=[other(), *node.ops[1:]])
+        yield node, with_(node, ops=[other(), *node.ops[1:]])
     right = node.comparators[0]
     for operator in (ast.Add, ast.Sub):
         moved = ast.BinOp(right, operator(), ast.Constant(1))
-        yield node, _with(node, comparators=[moved, *node.comparators[1:]])
+        yield node, with_(node, comparators=[moved, *node.comparators[1:]])
 
 
 def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
@@ -168,9 +274,9 @@ def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
         return
     if isinstance(node.op, ast.Pow) and not isinstance(node.right, ast.Constant):
         for half_or_twice in (ast.Div(), ast.Mult()):
-            yield node, _with(node, right=ast.BinOp(node.right, half_or_twice, ast.Constant(2)))
+            yield node, with_(node, right=ast.BinOp(node.right, half_or_twice, ast.Constant(2)))
     for other in OPERATORS.get(type(node.op), ()):
-        yield node, _with(node, op=other())
+        yield node, with_(node, op=other())
     if isinstance(node.left, ast.Call) and node.left.args:
         yield node, node.left.args[0]
     if type(node.op) in OPERATORS:
@@ -179,23 +285,23 @@ def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
         yield node, node.right
     if isinstance(node.op, ast.Add | ast.Sub):
         twice = ast.BinOp(ast.Constant(2), ast.Mult(), node.right)
-        yield node, _with(node, right=twice)
+        yield node, with_(node, right=twice)
     if isinstance(node.op, ast.Add | ast.Sub):
-        yield node, _with(node, left=ast.UnaryOp(ast.USub(), node.left))
+        yield node, with_(node, left=ast.UnaryOp(ast.USub(), node.left))
     if isinstance(node.op, ast.Div):
-        yield node, _with(node, left=ast.Constant(1))
+        yield node, with_(node, left=ast.Constant(1))
     if isinstance(node.op, ast.Mult | ast.Div):
         twice = ast.BinOp(node.right, ast.Pow(), ast.Constant(2))
-        yield node, _with(node, right=twice)
+        yield node, with_(node, right=twice)
 
 
 def _changes_of_call(node: ast.Call) -> Iterator[Change]:
-    name = _name_of(node)
+    name = name_of(node)
     if name in UNARY_CALLS and node.args:
         yield node, node.args[0]
     if name == "sqrt" and node.args and isinstance(node.args[0], ast.BinOp):
         inner = node.args[0]  # each term, or factor, under a root of its own; the second outside
-        yield node, _with(inner, left=_with(node, args=[inner.left]))
+        yield node, with_(inner, left=with_(node, args=[inner.left]))
     if name in ("maximum", "minimum") and len(node.args) > 1:
         yield node, node.args[1]
     if name in ("cos", "sin", "maximum", "minimum"):
@@ -207,30 +313,31 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
         yield node, _renamed(node, REDUCTIONS[name])
     if name == "where" and len(node.args) == 3:
         yield node, node.args[1]
-        yield node, _with(node, args=[node.args[0], node.args[2], node.args[1]])
+        yield node, with_(node, args=[node.args[0], node.args[2], node.args[1]])
     if (
         name in ("concatenate", "cat")
         and node.args
         and isinstance(node.args[0], ast.List | ast.Tuple)
     ):
-        backwards = _with(node.args[0], elts=node.args[0].elts[::-1])
-        yield node, _with(node, args=[backwards, *node.args[1:]])
+        backwards = with_(node.args[0], elts=node.args[0].elts[::-1])
+        yield node, with_(node, args=[backwards, *node.args[1:]])
     for place, keyword in enumerate(node.keywords):
         if keyword.arg in ("axis", "dim"):
             yield from _other_axes(node, place)
     if name == "gelu":
-        yield node, _with(node, keywords=[] if node.keywords else [APPROXIMATELY])
+        yield node, with_(node, keywords=[] if node.keywords else [APPROXIMATELY])
     if name == "repeat":
         yield node, _helped(node, "_tiled")
     if name in COUNTED and isinstance(node.func, ast.Attribute):
         value = node.func.value
         is_numpy = isinstance(value, ast.Name) and value.id in ("np", "numpy")
         yield node, _helped(node, COUNTED[name], () if is_numpy else (value,))
+        yield from tiles_of_sum(node, node.args[0] if is_numpy else value)
 
 
 def _helped(node: ast.Call, helper: str, first: Sequence[ast.expr] = ()) -> ast.AST:
     """Call a stand-in in its place."""
-    return _with(node, func=ast.Name(helper, ast.Load()), args=[*first, *node.args])
+    return with_(node, func=ast.Name(helper, ast.Load()), args=[*first, *node.args])
 
 
 def _other_axes(node: ast.Call, place: int) -> Iterator[Change]:
@@ -242,7 +349,7 @@ def _other_axes(node: ast.Call, place: int) -> Iterator[Change]:
     for other in {0, -1, -2, 1} - {axis}:
         changed = ast.keyword(keyword.arg, ast.Constant(other))
         keywords = [*node.keywords[:place], changed, *node.keywords[place + 1 :]]
-        yield node, _with(node, keywords=keywords)
+        yield node, with_(node, keywords=keywords)
 
 
 def _changes_of_number(node: ast.Constant) -> Iterator[Change]:
@@ -265,24 +372,10 @@ def _changes_of_index(node: ast.Subscript) -> Iterator[Change]:
         yield node, node.value
 
 
-def _name_of(node: ast.Call) -> str:
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
 def _renamed(node: ast.Call, name: str) -> ast.Call:
     function = node.func
-    changed = _with(function, attr=name) if isinstance(function, ast.Attribute) else ast.Name(name)
-    return _with(node, func=changed)
-
-
-def _with(node: Any, **fields: Any) -> Any:
-    made = copy.copy(node)
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+    changed = with_(function, attr=name) if isinstance(function, ast.Attribute) else ast.Name(name)
+    return with_(node, func=changed)
 
 
 class _Replace(ast.NodeTransformer):

@@ -110,7 +110,7 @@ def numbers_of_steps(operation: "SpecifiedOperation") -> Iterator[Number]:
                 words = f"the {noun} {node.number:g} as {{:g}} in {line}"
                 places.setdefault((words, node.number, place), []).append(at)
     for (words, number, place), ats in places.items():
-        yield words, number, partial(_with_another, operation, tuple(ats), place)
+        yield words.format, number, partial(_with_another, operation, tuple(ats), place)
 
 
 def _with_another(
@@ -144,13 +144,18 @@ def without_maxima(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         if name == "subtract" and source_of(node_of(given[1])).kind == "max":
             line = quote_line(operation.own, steps[at].line)
             words = f"the maximum not subtracted, so that exp overflows, in {line}"
-            for most in OVERFLOWING:
-                other = partial(_overflowing, most=most)
+            for most, added in product(OVERFLOWING, (True, False)):
+                other = partial(_overflowing, most=most, added=added)
                 yield words, _answer(operation, (at, *exps, *sums), other), 2
 
 
-def _overflowing(kind: str, x: Any, *rest: Any, most: float) -> Any:
-    """What a difference, an exponential or a sum gives where nothing was subtracted."""
+def _overflowing(kind: str, x: Any, *rest: Any, most: float, added: bool) -> Any:
+    """
+    What a difference, an exponential or a sum gives where nothing was subtracted; a maximum is
+    0 unless it is ``added`` to what comes out.
+    """
+    if kind == "max" and not added:
+        return 0.0 * np.max(x, axis=rest[0], keepdims=rest[1])
     if kind == "subtract":
         return x + 0.0 * rest[0]
     if kind == "exp":

@@ -98,6 +98,7 @@ CAUSES = {
     ("layer_norm_backward", "first term"): "`d - d.mean(axis=-1, keepdims=True)` as `d`",
     ("rotary", "interleaved"): "the two halves of H interleaved in `x` and in the output",
     ("rotary", "sign"): "`a * cos - b * sin` as `a * cos + b * sin`",
+    ("rotary_by_position", "base"): "`10000.0` as `1000.0`",
     ("rotary_by_position", "half"): "`10000.0 ** (-np.arange(H) / H)` as `10000.0 ** (",
     ("rotary_by_position", "backwards"): "`np.sin(angle)` as `-np.sin(angle)`",
     ("swiglu", "swapped"): "`w_gate` and `w_up` exchanged",
