@@ -30,7 +30,7 @@ from .grouped import (
     merge_attention,
     merge_attention_grad,
 )
-from .latent import latent_attention
+from .latent import latent_attention, latent_attention_grad
 from .layers import (
     alibi_multi_head_attention,
     alibi_multi_head_attention_grad,
@@ -92,6 +92,7 @@ __all__ = [
     "grouped_attention_grad",
     "init_mems",
     "latent_attention",
+    "latent_attention_grad",
     "learned_relative_attention",
     "learned_relative_attention_grad",
     "learned_relative_score",

@@ -12,6 +12,7 @@ from attnverify.contract.attention import check_latent
 
 from .arrays import TENSORS
 from .grouped import bias_and_pairs, spelled_out
+from .scores import wide
 from .transforms.autocast import lowered
 
 __all__ = ["latent_attention"]
@@ -30,10 +31,12 @@ def latent_attention(
 ) -> tuple[Float[Tensor, "B H N E"], Float[Tensor, "B H N"]]:
     """
     As :func:`spec.latent.latent_attention`, spelled out: a grouped attention of queries and keys
-    with both parts. Half types are computed in float32 and rounded once.
+    with both parts. Half types are computed in float32 and rounded once; so is the gradient by the
+    latent, which it receives as keys and as values.
     """
     check_latent(TENSORS, query, query_rope, latent, key_rope, scale, soft_cap, sink)
-    q = torch.cat([query, query_rope], -1)
-    k = torch.cat([latent, key_rope], -1)[:, None]
+    q, q_rope, c, k_rope = wide(query, query_rope, latent, key_rope)
+    q, k = torch.cat([q, q_rope], -1), torch.cat([c, k_rope], -1)[:, None]
     _, visible = bias_and_pairs(q, k, None, options)
-    return spelled_out(q, k, latent[:, None], None, visible, soft_cap, sink, scale, None, 0.0)
+    output, lse = spelled_out(q, k, c[:, None], None, visible, soft_cap, sink, scale, None, 0.0)
+    return output.to(query.dtype), lse

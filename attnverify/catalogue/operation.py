@@ -218,7 +218,7 @@ class Operation:
 
     @property
     def is_latent(self) -> bool:
-        """Whether its keys and values are one array; nothing is differentiated."""
+        """Whether its keys and values are one array."""
         return "latent" in self.arguments
 
     @property

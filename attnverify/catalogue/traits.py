@@ -180,7 +180,10 @@ TRAITS: dict[str, Traits] = {
         skipped=_GROUPED,
     ),
     "latent_attention": Traits(
-        (*_ATTENTION_FAMILIES, "spotlight"), wide_outputs=(1,), skipped=_GROUPED
+        (*_ATTENTION_FAMILIES, "spotlight"),
+        wide=("d_lse",),
+        wide_outputs=(1,),
+        skipped=_GROUPED,
     ),
     "packed_attention": Traits(
         (*_ATTENTION_FAMILIES, "spotlight"),

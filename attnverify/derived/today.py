@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.bounds.error_rules import rounding_error
 from attnverify.bounds.softmax_rows import added
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.packing import apart, heads_first, packed_pairs
@@ -70,6 +71,23 @@ def attention_grad(inputs: Inputs) -> Derived:
     return derive_gradient(attended, given, arriving, ["query", "key", "value", *optional], True)
 
 
+def latent_errors(inputs: Inputs, derived: Derived, P: Precision) -> Any:
+    """
+    Cut the errors of one group, by queries, by keys and by values, into those of a latent's parts.
+
+    The latent receives as keys and as values. Each of the two may be kept in `stage` before they
+    are added, as by a library that collects what arrives at one array, and their sum is stored.
+    """
+    (_, E), narrow = (inputs["latent"].shape[1:]), P.stage.u >= P.storage.u
+    by_query, by_key, by_value, *by_sink = derived.errors(P, () if narrow else (1, 2))
+    _, d_key, d_value, *_ = derived.values
+    d_position, position = d_key[:, 0, :, E:], by_key[:, 0, :, E:]
+    d_latent = d_key[:, 0, :, :E] + d_value[:, 0]
+    latent = rounding_error(d_latent, by_key[:, 0, :, :E] + by_value[:, 0], P.storage)
+    position = position if narrow else rounding_error(d_position, position, P.storage)
+    return by_query[..., :E], by_query[..., E:], latent, position, *by_sink
+
+
 def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., Any]:
     """Make a bound, as the functions of :mod:`attnverify.bounds` are, of what is traced."""
 
@@ -78,6 +96,8 @@ def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., An
         derived = trace(heads_first(dict(apart(inputs))) if otherwise else inputs)
 
         def errors(P: Precision) -> Any:
+            if derived.backward and "latent" in inputs:
+                return latent_errors(inputs, derived, P)
             found = derived.errors(P, wide)
             return tuple(map(by_tokens, found)) if packed else found
 
@@ -95,6 +115,7 @@ BOUNDS: dict[str, Callable[..., Any]] = {
     "grouped_attention": bound_by(attention, 1),
     "grouped_attention_grad": bound_by(attention_grad),
     "latent_attention": bound_by(attention, 1),
+    "latent_attention_grad": bound_by(attention_grad),
     "packed_attention": bound_by(attention, 1),
     "packed_attention_grad": bound_by(attention_grad),
     "paged_attention": bound_by(attention, 1),

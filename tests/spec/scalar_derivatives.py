@@ -110,6 +110,14 @@ def packed(x: Inputs) -> list[Any]:
     return [output, lse]
 
 
+def latent(x: Inputs) -> list[Any]:
+    """Both parts of each row and key side by side, by :func:`grouped`; the latent is the values."""
+    key = np.concatenate([x["latent"], x["key_rope"]], -1)[:, None]
+    own = {"query": np.concatenate([x["query"], x["query_rope"]], -1), "key": key}
+    pairs = np.zeros((x["query"].shape[2], key.shape[2]), LONG)
+    return grouped({**x, **own, "value": x["latent"][:, None], "mask": pairs})
+
+
 def rotary(x: Inputs) -> list[Any]:
     """Every pair of channels turned, number by number."""
     D, f = x["x"].shape[-1], x.get("frequencies")
@@ -139,6 +147,7 @@ PARTS: dict[str, Callable[[Inputs], list[Any]]] = {
     "softmax": softmax,
     "dropout": dropout,
     "grouped_attention": grouped,
+    "latent_attention": latent,
     "packed_attention": packed,
     "merge_attention": merge,
     "rotary_embedding": rotary,

@@ -199,6 +199,11 @@ def part_calls(name: str) -> list[Inputs]:
         arrays = {each: draw(*shape) for each, shape in shapes.items()}
         arrays |= {"mask": hiding(some(3, 4)), "sink": draw(4)}
         return [arrays | {"soft_cap": 1.5, "causal": True}]
+    if name == "latent_attention":
+        shapes = {"query": (2, 3, 2, 3), "query_rope": (2, 3, 2, 2)}
+        shapes |= {"latent": (2, 4, 3), "key_rope": (2, 4, 2), "sink": (3,)}
+        parts = {each: draw(*shape) for each, shape in shapes.items()}
+        return [parts | {"scale": 5**-0.5, "soft_cap": 1.5, "causal": True}]
     if name == "packed_attention":
         shapes = {"query": (6, 4, 2), "key": (7, 2, 2), "value": (7, 2, 2)}
         tokens = {each: draw(*shape) for each, shape in shapes.items()} | {"sink": draw(4)}

@@ -15,7 +15,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.sampling import draw_recipes
-from tests.spec.scalar_derivatives import gradients, grouped, packed
+from tests.spec.scalar_derivatives import gradients, latent, packed
 from tests.support import scalar_oracle as oracle
 from tests.support.scalar_oracle import ATTENTIONS, Inputs, long
 
@@ -185,15 +185,12 @@ def test_every_byte_is_its_number_times_the_scale_of_its_row(stored_as: str, col
 @COLUMNS
 @each_size
 def test_a_latent_is_one_head_of_keys_and_values(N: int, M: int, column: Any) -> None:
-    draw, inputs = drawing(N * M), dict[str, Any]()
+    draw = drawing(N * M)
     shapes = {"query": (2, 3, N, 3), "query_rope": (2, 3, N, 2)}
     shapes |= {"latent": (2, M, 3), "key_rope": (2, M, 2)}
     call = {name: draw(*shape) for name, shape in shapes.items()} | {"sink": draw(3)}
     parts: Inputs = {name: long(x) for name, x in call.items()}
-    inputs["query"] = np.concatenate([parts["query"], parts["query_rope"]], -1)
-    inputs["key"] = np.concatenate([parts["latent"], parts["key_rope"]], -1)[:, None]
-    inputs |= {"value": parts["latent"][:, None], "sink": parts["sink"], "soft_cap": 1.5}
-    expected = grouped(inputs | {"mask": long(np.zeros((N, M)))})
+    expected = latent(parts | {"soft_cap": 1.5})
     found = column.latent_attention(**call, scale=5**-0.5, soft_cap=1.5, causal=True)
     assert all(near(one, other) for one, other in zip(found, expected, strict=True))
 

@@ -26,11 +26,15 @@ def widths(x: Options) -> tuple[int, int]:
     return x["latent"].shape[-1], x["key_rope"].shape[-1]
 
 
+def one_group(x: Options) -> Options:
+    """The same call of one group of heads."""
+    return {name: y for name, y in heads_first(x).items() if name not in PARTS}
+
+
 def as_heads(**x: Any) -> Any:
-    """The same call of one group of heads, with other values where they are given."""
+    """The answer of one group of heads, with other values where they are given."""
     value = x.pop("value", None)
-    whole = {name: y for name, y in heads_first(x).items() if name not in PARTS}
-    return grouped_attention(**whole | ({} if value is None else {"value": value[:, None]}))
+    return grouped_attention(**one_group(x) | ({} if value is None else {"value": value[:, None]}))
 
 
 def with_values(**x: Any) -> Any:

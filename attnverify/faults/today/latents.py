@@ -1,4 +1,7 @@
-"""Faults of latents that all heads share: whose part is read, what is scaled, what is a value."""
+"""
+Faults of latents that all heads share: whose part is read, what is scaled, what is a value, and
+what each of the parts receives.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,16 +10,19 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.conventions.caches.latents import as_heads, changed, widths
+from attnverify.conventions.caches.latents import as_heads, changed, one_group, widths
+from attnverify.conventions.layer_rows import with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
-from attnverify.faults.today.grouping import placed, sink_by
+from attnverify.faults.today.grouping import placed, sink_by, without_cap_slope
 from attnverify.inputs.masks import visible_pairs
 
-attention = reference_of("latent_attention")
+attention, gradient = reference_of("latent_attention"), reference_of("latent_attention_grad")
+of_grouped = reference_of("grouped_attention_grad")
 ONE, BOTH, SCALE, VALUES, SEEN, NUMBERS = (
     f"latent_attention, clause {number}" for number in (1, 2, 3, 4, 6, 7)
 )
+BACK = "latent_attention_grad"
 Options = dict[str, Any]
 
 
@@ -92,6 +98,66 @@ def of_maximum(output: ndarray, lse: ndarray, **x: Any) -> Any:
     return output, np.where(lse > -np.inf, lse - np.maximum(level, 0), lse)
 
 
+def back(**new: Callable[[Options], Any]) -> Any:
+    return with_arguments(gradient, **new)
+
+
+def by_group(change: Callable[..., Any]) -> Any:
+    """The gradients of one group of heads, changed, and then cut into those of its parts."""
+
+    def call(**x: Any) -> Any:
+        whole, (E, _) = one_group(x), widths(x)
+        d_q, d_k, d_v, *by_sink = change(list(of_grouped(**whole)), **whole)
+        d_k = d_k[:, 0]
+        return d_q[..., :E], d_q[..., E:], d_k[..., :E] + d_v[:, 0], d_k[..., E:], *by_sink
+
+    return call
+
+
+def latent_of(change: Callable[[ndarray, ndarray], ndarray]) -> Any:
+    """What the latent receives, of what it does as the keys and as the values."""
+
+    def call(**x: Any) -> Any:
+        (_, d_k, d_v, *_), (E, _) = of_grouped(**one_group(x)), widths(x)
+        found = gradient(**x)
+        return *found[:2], change(d_k[:, 0, :, :E], d_v[:, 0]), *found[3:]
+
+    return call
+
+
+def times(at: int, factor: Callable[[Options], float]) -> Any:
+    """One of the gradients times a number, where there is one."""
+
+    def call(**x: Any) -> Any:
+        return tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
+
+    return call
+
+
+def half(H: int) -> ndarray:
+    return np.arange(H) < max(H // 2, 1)
+
+
+def last(H: int) -> ndarray:
+    return np.arange(H) == H - 1
+
+
+def of_heads(at: int, which: Callable[[int], ndarray]) -> Any:
+    """What all heads share receives from some of them."""
+
+    def call(**x: Any) -> Any:
+        mine, found = which(x["query"].shape[1])[:, None], gradient(**x)
+        arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
+        return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
+
+    return call
+
+
+def hidden_times_zero(**x: Any) -> Any:
+    d_query, *others = gradient(**x)
+    return d_query + 0 * x["latent"].sum((1, 2))[:, None, None, None], *others
+
+
 add_faults("blocks", (
     ("latent_attention_of_first_entry", "the latent of the first entry for all", "this project",
      ONE, "B > 1", part("latent", of_first_entry)),
@@ -158,6 +224,55 @@ add_faults("blocks", (
     ("latent_attention_sink_lost_in_empty_rows", "an lse of minus infinity for that of the sink",
      "flash-attention #2706", NUMBERS, "sink, rows without keys",
      answered(lambda output, lse, **x: (output, np.where((output == 0).all(-1), -np.inf, lse)))),
+))  # fmt: skip
+add_faults("backward", (
+    (f"{BACK}_keys_alone", "what the latent receives as the values lost", "this project",
+     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_key)),
+    (f"{BACK}_values_alone", "what the latent receives as the keys lost", "this project",
+     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_value)),
+    (f"{BACK}_values_twice", "what the latent receives as the values added twice", "this project",
+     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_key + 2 * by_value)),
+    (f"{BACK}_latent_twice", "what the latent receives counted twice", "AReno PR #496",
+     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: 2 * (by_key + by_value))),
+    (f"{BACK}_position_of_half_the_heads", "the gradient by the position from half of the heads",
+     "Megatron-LM #1699", f"{BACK}, clause 2", "H > 1", of_heads(3, half)),
+    (f"{BACK}_position_twice", "the gradient by the position summed twice",
+     "Megatron-LM PR #6839", f"{BACK}, clause 2", "any", times(3, lambda x: 2.0)),
+    (f"{BACK}_position_of_last_head", "the gradient by the position from the last head",
+     "levanter #449", f"{BACK}, clause 2", "H > 1", of_heads(3, last)),
+    (f"{BACK}_latent_of_last_head", "the gradient by the latent from the last head",
+     "levanter #449", f"{BACK}, clause 2", "H > 1", of_heads(2, last)),
+    (f"{BACK}_mean_over_heads", "the mean over the heads in place of their sum", "prime-rl #2681",
+     f"{BACK}, clause 2", "H > 1", times(2, lambda x: 1 / x["query"].shape[1])),
+    (f"{BACK}_position_missing", "a gradient of 0 by the position", "this project",
+     f"{BACK}, clause 3", "any", times(3, lambda x: 0.0)),
+    (f"{BACK}_query_rope_missing", "a gradient of 0 by the query's part of the position",
+     "this project", f"{BACK}, clause 3", "any", times(1, lambda x: 0.0)),
+    (f"{BACK}_position_unscaled", "a gradient by the position that is not scaled", "this project",
+     f"{BACK}, clause 3", "any", times(3, lambda x: 1 / x["scale"])),
+    (f"{BACK}_scale_of_both_parts", "a backward pass scaled by 1/sqrt(E + D)", "ollama PR #13893",
+     f"{BACK}, clause 3", "any", back(scale=lambda x: sum(widths(x)) ** -0.5)),
+    (f"{BACK}_without_lse", "what arrives at the lse left out", "flash-attention #404",
+     f"{BACK}, clause 4", "d_lse", back(d_lse=lambda x: 0 * x["d_lse"])),
+    (f"{BACK}_lse_subtracted", "what arrives at the lse with the other sign", "this project",
+     f"{BACK}, clause 4", "d_lse", back(d_lse=lambda x: -x["d_lse"])),
+    (f"{BACK}_base_two", "what arrives at the lse times log 2", "attention-gym #200",
+     f"{BACK}, clause 4", "d_lse", back(d_lse=lambda x: x["d_lse"] * float(np.log(2.0)))),
+    (f"{BACK}_without_cap_slope", "a cap whose slope is left out", "this project",
+     f"{BACK}, clause 4", "soft_cap", by_group(without_cap_slope)),
+    (f"{BACK}_sink_missing", "a gradient of 0 by the sink", "flash-attention #1973",
+     f"{BACK}, clause 4", "sink", times(4, lambda x: 0.0)),
+    (f"{BACK}_sink_mean_over_batch", "the mean over the batch in place of the sum for the sink",
+     "this project", f"{BACK}, clause 4", "sink, B > 1",
+     times(4, lambda x: 1 / len(x["query"]))),
+    (f"{BACK}_window_ignored", "a backward pass without windows", "aiter #3158",
+     f"{BACK}, clause 5", "a window", back(window=lambda x: None)),
+    (f"{BACK}_causal_forgotten", "a backward pass without causality", "tt-metal #48899",
+     f"{BACK}, clause 5", "causal", back(causal=lambda x: False)),
+    (f"{BACK}_lengths_ignored", "a backward pass without lengths", "sgl-flash-attn #29",
+     f"{BACK}, clause 5", "lengths", placed(gradient, lengths=lambda x: None)),
+    (f"{BACK}_hidden_latent_times_zero", "0 times a hidden latent in the queries' gradient",
+     "vllm #43961", f"{BACK}, clause 5", "NaN in a hidden latent", hidden_times_zero),
 ))  # fmt: skip
 add_conventional("blocks", (
     ("latent_attention_scale_of_both_parts", "scale", "1/sqrt(E + D)", "ollama PR #13893", SCALE,

@@ -46,8 +46,12 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["merge_attention_grad: d_lses[c][i] ="],
     ],
     "latent_attention": [
-        ["latent_attention: key, value =", "latent_attention: return attended"],
-        ["latent_attention: q, k =", "grouped_score: score = np.einsum"],
+        ["absorbed: return q", "latent_attention: return attended"],
+        ["absorbed: q, k =", "grouped_score: score = np.einsum"],
+    ],
+    "latent_attention_grad": [
+        ["latent_attention_grad: d_q, d_k, d_v"],
+        ["latent_attention_grad: d_latent ="],
     ],
     "packed_attention": [["packed_attention: found ="]],
     "packed_attention_grad": [

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from attnverify.plugin.closing import describe_unseen
-from tests.attnverify.verdicts.test_found_out import judge_file
+from attnverify.verdicts.columns import unjudged_gradient
+from tests.attnverify.verdicts.test_found_out import cell_of, judge_file
 
 ATTENTION = """
 import torch
@@ -148,27 +149,71 @@ def test_a_missing_lse_that_is_not_declared_is_told_and_nothing_is_searched(tmp_
     assert finding.cause is None and finding.message.endswith('FEATURES = {"lse": False}')
 
 
-LATENT = """
+PAGED = """
 import torch
+from attnverify import torch_impl
 
-FEATURES = {"lse": False}
-
-def latent_attention(q_nope, q_pe, ckv, kpe, sm_scale):
-    score = torch.einsum("bhne,bme->bhnm", q_nope, ckv) + torch.einsum("bhnd,bmd->bhnm", q_pe, kpe)
-    return torch.einsum("bhnm,bme->bhne", torch.softmax(score * sm_scale, -1), ckv)
+def paged_attention(query, key_pages, value_pages, page_table, lengths, query_starts):
+    return torch_impl.paged_attention(
+        query, key_pages, value_pages, page_table, lengths, query_starts
+    )
 """
 
 
 def test_a_gradient_that_the_specification_has_not_is_said_to_be_unjudged(tmp_path: Path) -> None:
-    result = judge_file(tmp_path, LATENT, "float32")
-    assert result.verdict == "passed"
-    assert result.unseen["gradient"] == "the specification has none"
-    lines = describe_unseen(
-        [result.as_dict() | {"implementation": "latent_attention", "backend": "own"}]
-    )
-    told = ": no gradient was judged of latent_attention: the specification has none"
+    unseen = unjudged_gradient(cell_of(tmp_path, PAGED, "float32").implementation).unseen
+    assert unseen == {"gradient": "the specification has none"}
+    said = {"implementation": "paged_attention", "backend": "own", "dtype": "float32"}
+    lines = describe_unseen([said | {"unseen": unseen}])
+    told = ": no gradient was judged of paged_attention: the specification has none"
     assert any(line.endswith(told) for line in lines)
-    assert "gradient" not in judge_file(tmp_path, attention(declared=""), "float32").unseen
+    for text in (attention(declared=""), LATENT.format(wrong="")):
+        assert not unjudged_gradient(cell_of(tmp_path, text, "float32").implementation).unseen
+
+
+LATENT = """
+import torch
+
+FEATURES = {{"lse": False}}
+
+class Latent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, q_pe, c, k_pe, scale):
+        score = torch.einsum("bhne,bme->bhnm", q, c) + torch.einsum("bhnd,bmd->bhnm", q_pe, k_pe)
+        w = torch.softmax(score * scale, -1)
+        ctx.save_for_backward(q, q_pe, c, k_pe, w)
+        ctx.scale = scale
+        return w @ c[:, None]
+
+    @staticmethod
+    def backward(ctx, d):
+        q, q_pe, c, k_pe, w = ctx.saved_tensors
+        d_w = d @ c[:, None].mT
+        d_s = w * (d_w - (w * d_w).sum(-1, keepdim=True)) * ctx.scale
+        by_values = torch.einsum("bhnm,bhne->bme", w, d)
+        d_c = by_values + torch.einsum("bhnm,bhne->bme", d_s, q)
+        d_k_pe = torch.einsum("bhnm,bhnd->bmd", d_s, q_pe)
+        {wrong}
+        return d_s @ c[:, None], d_s @ k_pe[:, None], d_c, d_k_pe, None
+
+def latent_attention(q_nope, q_pe, ckv, kpe, sm_scale):
+    return Latent.apply(q_nope, q_pe, ckv, kpe, sm_scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"),
+    [
+        ("d_c = by_values", "what the latent receives as the keys lost"),
+        ("d_k_pe = torch.einsum('bnm,bnd->bmd', d_s[:, -1], q_pe[:, -1])",
+         "the gradient by the position from the last head"),
+    ],
+)  # fmt: skip
+def test_a_wrong_backward_of_a_latent_is_told(wrong: str, cause: str, tmp_path: Path) -> None:
+    """It was green: the specification had no gradient to hold it to."""
+    result = judge_file(tmp_path, LATENT.format(wrong=wrong), "float32", "gradients")
+    (finding,) = result.findings
+    assert f"equals the specification with {cause}" in str(finding.cause)
 
 
 def test_so_are_rounded_operands(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify import spec
-from attnverify.conventions.caches.latents import with_values
+from attnverify.conventions.caches.latents import PARTS, with_values
 from attnverify.faults.today.latents import values_behind
 from tests.spec.clauses.registry import Function, answering, clause, given, refuses
 from tests.support.random_arrays import all_close, close
 
-LATENT = "latent_attention"
+LATENT, BACK = "latent_attention", "latent_attention_grad"
 Call = dict[str, Any]
 
 
@@ -168,3 +168,129 @@ def cap_sink_and_empty_rows_are_those_of_grouped_attention(attention: Function) 
     half = {name: x.astype(np.float16) for name, x in arrays.items()}
     assert close(attention(**half, scale=1.0, sink=np.array([1000.25]))[1].item(), 1000.25, 1e-7)
     assert CATALOGUE[LATENT].dtype_of_output(1, "float16") == "float32"
+
+
+# the gradient
+
+
+def arriving(d_output: float, d_lse: float, call: Call) -> Call:
+    """The same at every row."""
+    at_output = np.full(call["query"].shape, d_output)
+    return {"d_output": at_output, "d_lse": np.full(at_output.shape[:3], d_lse)} | call
+
+
+def of_one_group(call: Call) -> Any:
+    """The gradients of the same call as one group of heads whose values are an array of its own."""
+    parts = [call[name] for name in ("query", "query_rope", "latent", "key_rope")]
+    q, k = np.concatenate(parts[:2], -1), np.concatenate(parts[2:], -1)
+    others = {name: x for name, x in call.items() if name not in ("query", *PARTS)}
+    return spec.grouped_attention_grad(query=q, key=k[:, None], value=parts[2][:, None], **others)
+
+
+def received(index: int) -> Function:
+    """Twin: the latent receives as keys (1) or as values (2) alone."""
+
+    def alone(found: Any, **call: Any) -> Any:
+        by_latent = of_one_group(call)[index][:, 0, :, : call["latent"].shape[-1]]
+        return *found[:2], by_latent, *found[3:]
+
+    return answering(BACK, alone)
+
+
+@clause(BACK, 1, false=[received(1), received(2)])
+def the_latent_receives_as_keys_and_as_values(gradient: Function) -> None:
+    call = arriving(1.0, 0.5, drawn(scale=0.5))
+    _, by_key, by_value = of_one_group(call)
+    assert close(gradient(**call)[2], by_key[:, 0, :, :6] + by_value[:, 0])
+
+
+def of_last_head(at: int) -> Function:
+    """Twin: what all heads share receives from the last one alone."""
+
+    def alone(found: Any, d_output: ndarray, d_lse: ndarray, **call: Any) -> Any:
+        last = np.arange(d_lse.shape[1]) == d_lse.shape[1] - 1
+        arriving = {"d_output": d_output * last[:, None, None], "d_lse": d_lse * last[:, None]}
+        part = spec.latent_attention_grad(**arriving, **call)[at]
+        return *found[:at], part, *found[at + 1 :]
+
+    return answering(BACK, alone)
+
+
+@clause(BACK, 2, false=[of_last_head(2), of_last_head(3)])
+def what_heads_share_receives_their_sum(gradient: Function) -> None:
+    call = arriving(1.0, 0.5, drawn(scale=0.5))
+    by_heads = ("d_output", "d_lse", "query", "query_rope")
+    apart = [
+        gradient(**call | {name: call[name][:, h : h + 1] for name in by_heads}) for h in range(3)
+    ]
+    found = gradient(**call)
+    for shared in (2, 3):
+        assert close(found[shared], sum(head[shared] for head in apart))
+
+
+def position_in_values(found: Any, d_output: ndarray, **_: Any) -> Any:
+    """Twin: the position receives what arrives at the output, as if it were a value."""
+    return *found[:3], found[3] + d_output.sum((1, 2))[:, None, : found[3].shape[-1]]
+
+
+def position_unscaled(found: Any, scale: float, **_: Any) -> Any:
+    return found[0], found[1] / scale, found[2], found[3] / scale
+
+
+@clause(BACK, 3, false=[answering(BACK, position_in_values), answering(BACK, position_unscaled)])
+def the_position_receives_through_the_scores(gradient: Function) -> None:
+    call = arriving(1.0, 0.5, drawn(scale=0.5))
+    by_query, by_key, _ = of_one_group(call)
+    found = gradient(**call)
+    assert all_close([found[1], found[3]], [by_query[..., 6:], by_key[:, 0, :, 6:]])
+    level_values = call | {"latent": 0 * call["latent"] + 1.0, "d_lse": 0 * call["d_lse"]}
+    assert np.abs(gradient(**level_values)[3]).max() < 1e-12
+
+
+def lse_to_values(found: Any, d_lse: ndarray, **_: Any) -> Any:
+    """Twin: the lse handed on to the values, evenly."""
+    evenly = d_lse.sum((1, 2))[:, None, None] / found[2].shape[1]
+    return *found[:2], found[2] + evenly, *found[3:]
+
+
+def without_sink(found: Any, **_: Any) -> Any:
+    return *found[:-1], 0 * found[-1]
+
+
+@clause(BACK, 4, false=[
+    answering(BACK, lse_to_values), answering(BACK, without_sink),
+    given(BACK, lambda d_lse, **_: {"d_lse": 0 * d_lse}),
+    given(BACK, lambda **_: {"soft_cap": None}),
+])  # fmt: skip
+def the_lse_reaches_the_latent_as_the_keys(gradient: Function) -> None:
+    numbers = {"soft_cap": 1.5, "sink": np.array([0.5, -np.inf, 2.0]), "scale": 0.75}
+    call = arriving(0.0, 0.5, drawn(**numbers))
+    by_query, by_key, by_value, by_sink = of_one_group(call)
+    assert not by_value.any()
+    found = gradient(**call)
+    assert all_close(found[:2], [by_query[..., :6], by_query[..., 6:]])
+    assert all_close(found[2:], [by_key[:, 0, :, :6], by_key[:, 0, :, 6:], by_sink])
+
+
+def times_zero_back(name: str, at: int) -> Function:
+    """Twin: 0 times what stands in hidden keys, or in rows that see none."""
+
+    def leaking(found: Any, **call: Any) -> Any:
+        return *found[:at], found[at] + 0 * call[name].sum(), *found[at + 1 :]
+
+    return answering(BACK, leaking)
+
+
+@clause(BACK, 5, false=[
+    times_zero_back("latent", 0), times_zero_back("key_rope", 1), times_zero_back("query", 2),
+    times_zero_back("query_rope", 3), given(BACK, lambda **_: {"lengths": None}),
+])  # fmt: skip
+def what_takes_no_part_receives_nothing(gradient: Function) -> None:
+    call = arriving(3.0, 5.0, level(1.0, 2.0, np.nan, lengths=np.array([1])))
+    call["key_rope"][:, 2] = np.nan
+    d_query, d_rope, d_latent, d_position = gradient(**call)
+    assert np.isfinite([d_query, d_rope]).all()
+    assert not d_latent[:, 1:].any() and not d_position[:, 1:].any()
+    for name in ("query", "query_rope"):
+        call[name] = call[name] + np.nan
+    assert not any(x.any() for x in gradient(**call | {"lengths": np.array([0])}))
