@@ -60,16 +60,16 @@ def main() -> None:
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    record = json.loads(given.record.read_text()) if given.record.exists() else {"rows": {}}
+    record = json.loads(given.record.read_text()) if given.record.exists() else {"kernels": {}}
     packages = {each.package: installed(each.package) for each in TABLE.values()}
-    for name in given.names or [name for name in TABLE if name not in record["rows"]]:
+    for name in given.names or [name for name in TABLE if name not in record["kernels"]]:
         expected = TABLE[name]
         if packages[expected.package] is None:
             continue
-        rows = record["rows"] | {name: judge(name, expected)}
+        rows = record["kernels"] | {name: judge(name, expected)}
         rows = {each: rows[each] for each in TABLE if each in rows}
         record = stamp() | {"profile": "quick", "dtype": "float32"}
-        record |= {"packages": packages, **grade(rows), "rows": rows}
+        record |= {"packages": packages, **grade(rows), "kernels": rows}
         given.record.write_text(json.dumps(record, indent=1) + "\n")
         print(name, expected.verdict, rows[name]["verdict"], rows[name]["causes"][:1], flush=True)
 

@@ -17,6 +17,7 @@ def grade(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     others = [name for name in red if not re.search(TABLE[name].reason, first(rows[name]))]
     return {
         "judged": len(rows),
+        "not_judged": [name for name in TABLE if name not in rows],
         "verdicts_as_expected": len(rows) - len(surprises),
         "other_verdicts": surprises,
         "reasons_expected": sum(bool(TABLE[name].reason) for name in rows),
