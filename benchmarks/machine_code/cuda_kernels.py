@@ -6,12 +6,14 @@ from cupy.cuda import nvrtc
 
 from attnverify.cupy_impl.cuda.kernel_configs import Instance
 from attnverify.cupy_impl.cuda.source import text
+from attnverify.ptx.launchers.nvrtc import library
 
 __all__ = ["compile_instance", "find_resources"]
 
 
 def compile_instance(made: Instance, arch: int) -> tuple[bytes, str]:
     """The machine code of an instance, and what the assembler says of it."""
+    library()
     program = nvrtc.createProgram(text(made.source), made.source, [], [])
     options = [f"-arch=sm_{arch}", "-std=c++17", *made.defines, "--ptxas-options=-v"]
     try:

@@ -65,7 +65,10 @@ BACKWARD_GOAL = 3600
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel: its blocks, what a thread needs, and clocks for 64 x 64 pairs."""
+    """
+    A kernel: its blocks, what a thread needs, clocks for 64 x 64 pairs, and the megabytes that all
+    who run side by side read (:func:`megabytes_of_a_wave`).
+    """
 
     name: str
     blocks: str
@@ -75,18 +78,38 @@ class Row:
     issue: float
     tensor: float
     special: float
+    wave: float | None = None
 
     def __str__(self) -> str:
         return (
             f"{self.name:38} {self.blocks:16} {self.registers:5} {self.spilled:5} "
-            f"{self.shared:6.1f} {self.issue:8.1f} {self.tensor:7.1f} {self.special:8.1f}"
+            f"{self.shared:6.1f} {self.issue:8.1f} {self.tensor:7.1f} {self.special:8.1f} "
+            f"{'' if self.wave is None else f'{self.wave:.1f}':>6}"
         )
 
 
 HEAD = (
     f"{'kernel':38} {'blocks':16} {'regs':>5} {'spill':>5} {'KiB':>6} "
-    f"{'issue':>8} {'tensor':>7} {'special':>8}  goal"
+    f"{'issue':>8} {'tensor':>7} {'special':>8} {'wave':>6}  goal"
 )
+
+HEADS, LENGTH, PROCESSORS = 256, 2048, 132
+"""Of a batch of 8 with 32 heads, and of an H100."""
+
+
+def count_programs(warps: int, registers: int, shared: float) -> int:
+    """How many programs a processor of sm_90 runs at a time: by its registers and its memory."""
+    return min(65536 // (32 * warps * registers), int(228 // (shared + 1)), 64 // warps)
+
+
+def megabytes_of_a_wave(programs: int, rows: int, width: int, relative: bool) -> float:
+    """
+    What so many programs on each processor read together, in bfloat16: keys and values (or queries
+    and gradients) of the heads whose blocks of so many rows they take, and their positions.
+    """
+    blocks = -(-LENGTH // rows)
+    heads = min(HEADS, -(-programs * PROCESSORS // blocks))
+    return heads * LENGTH * width * 2 * (4 if relative else 2) / 1e6
 
 
 def find_triton_row(
@@ -100,10 +123,10 @@ def find_triton_row(
     kernel, which, scores, given = triton_kernels.TABLE[name]
     chosen = chosen or block_sizes.of_gpu(which, scores, dtype != "fp32", width, arch)
     made = triton_kernels.compile_kernel(kernel, given, chosen, arch, dtype, width)
-    return find_costs(name, made, chosen)
+    return find_costs(name, made, chosen, width)
 
 
-def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
+def find_costs(name: str, made: Any, chosen: block_sizes.Blocks, width: int = WIDTH) -> Row:
     """The row of a kernel that is compiled; of an additive one, all its loops for a tangent."""
     kernel, _, scores, _ = triton_kernels.TABLE[name]
     code = sass.disassemble(made.asm["cubin"])[kernel.fn.__name__]
@@ -112,14 +135,22 @@ def find_costs(name: str, made: Any, chosen: block_sizes.Blocks) -> Row:
         costs = add_costs(map(per_tangent, loops))
     else:
         costs = per_tile(find_pair_loop(code), chosen.warps, chosen.queries * chosen.keys)
-    return write_row(name, made, chosen, costs)
+    return write_row(name, made, chosen, costs, None if scores == "additive" else width)
 
 
-def write_row(name: str, made: Any, chosen: block_sizes.Blocks, costs: Costs) -> Row:
-    """Write what was found of a kernel as its row."""
+def write_row(
+    name: str, made: Any, chosen: block_sizes.Blocks, costs: Costs, width: int | None = None
+) -> Row:
+    """Write what was found of a kernel as its row; of one with heads of this width, its wave."""
     registers, spilled = triton_kernels.find_resources(made.asm["cubin"])
     shared, blocks = made.metadata.shared / 1024, describe_blocks(chosen)
-    return Row(name, blocks, registers, spilled, shared, *costs)
+    wave = None
+    if width is not None:
+        rows = chosen.keys if "keys" in name else chosen.queries
+        relative = name.endswith(("Transformer-XL", "learned"))
+        programs = count_programs(chosen.warps, registers, shared)
+        wave = megabytes_of_a_wave(programs, rows, width, relative)
+    return Row(name, blocks, registers, spilled, shared, *costs, wave)
 
 
 def add_costs(costs: Iterable[Costs]) -> Costs:
@@ -163,18 +194,15 @@ def find_cuda_rows(name: str, width: int = WIDTH) -> list[Row]:
     """The forward kernel and both gradients of an instance in CUDA C++."""
     made = kernel_configs.instance("attention.cu", "bfloat16", width, CUDA[name], False, True)
     cubin, log = cuda_kernels.compile_instance(made, ARCH)
-    code, warps = sass.disassemble(cubin), made.threads // 32
-    return [
-        Row(
-            f"{name}: {kernel}",
-            describe_instance(made, kernel),
-            registers,
-            spilled,
-            made.shared_bytes(kernel) / 1024,
-            *per_tile(find_pair_loop(code[kernel]), warps, made.rows(kernel) * made.step),
-        )
-        for kernel, (registers, _, spilled) in cuda_kernels.find_resources(log).items()
-    ]
+    code, warps, rows = sass.disassemble(cubin), made.threads // 32, []
+    for kernel, (registers, _, spilled) in cuda_kernels.find_resources(log).items():
+        shared, own = made.shared_bytes(kernel) / 1024, made.rows(kernel)
+        costs = per_tile(find_pair_loop(code[kernel]), warps, own * made.step)
+        programs = count_programs(warps, registers, shared)
+        wave = megabytes_of_a_wave(programs, own, width, CUDA[name])
+        blocks = describe_instance(made, kernel)
+        rows.append(Row(f"{name}: {kernel}", blocks, registers, spilled, shared, *costs, wave))
+    return rows
 
 
 def per_tangent(loop: Loop) -> Costs:

@@ -15,8 +15,9 @@
 // Threads
 
 DEVICE int thread_index() { return host::now.current; }
-DEVICE int block_x() { return host::now.block_x; }
-DEVICE int block_y() { return host::now.block_y; }
+DEVICE int block_head() { return host::now.block_x; }
+DEVICE int block_rows() { return host::now.block_y; }
+DEVICE int last_block_rows() { return host::now.block_y; }
 
 DEVICE void sync_warp()
 {

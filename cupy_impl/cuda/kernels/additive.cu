@@ -207,7 +207,7 @@ DEVICE Sides sides_of(const Tensor& rows, const Tensor& columns, const Tensor& r
 
 KERNEL(additive_forward)
 {
-    const int b = block_x(), first = block_y() * OWN, at = ROWS * warp();
+    const int b = block_head(), first = block_rows() * OWN, at = ROWS * warp();
     Arena arena;
     const Tile<Element> v = tile_of(arena, "values", STEP);
     Tile<float> strip{};
@@ -237,7 +237,7 @@ KERNEL(additive_forward)
 // The gradients of the projected queries and, in part, of the weights of the features and of the mask.
 KERNEL(additive_backward_query)
 {
-    const int b = block_x(), first = block_y() * OWN, at = ROWS * warp();
+    const int b = block_head(), first = block_rows() * OWN, at = ROWS * warp();
     Arena arena;
     const Tile<Element> d_out = tile_of(arena, "gradient of the output", OWN), v = tile_of(arena, "values", STEP);
     const Tile<float> gradients = arena.tile<float>("gradients of the scores", OWN, STEP, STEP + FOUR);
@@ -272,7 +272,7 @@ KERNEL(additive_backward_query)
 // The gradients of the projected keys and of the values. Scores are transposed: rows are keys.
 KERNEL(additive_backward_key)
 {
-    const int b = block_x(), first = block_y() * OWN, at = ROWS * warp();
+    const int b = block_head(), first = block_rows() * OWN, at = ROWS * warp();
     Arena arena;
     const Tile<Element> v = tile_of(arena, "values", OWN), d_out = tile_of(arena, "gradient of the output", STEP);
     Tile<float> strip{};

@@ -5,7 +5,7 @@
 
 KERNEL(additive_repair)
 {
-    const int b = block_x(), first = block_y() * OWN + ROWS * warp();
+    const int b = block_head(), first = block_rows() * OWN + ROWS * warp();
     const Pairs pairs = pairs_of(p.mask, p.biased, p.keep, b, 0, p.N, p.M, p.share);
     const Matrix<float> queries = matrix<float>(p.zq, b, 0), keys = matrix<float>(p.zk, b, 0), weights = matrix<float>(p.w, 0, 0);
     const Matrix<float> lses = matrix<float>(p.lse, b, 0);

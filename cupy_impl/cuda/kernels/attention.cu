@@ -61,7 +61,7 @@ DEVICE bool any_seen(const Pairs& pairs, int i, int queries, int j) { return !pa
 KERNEL(forward)
 {
     constexpr int own = GROUPS * OWN, rows = GROUPS * ROWS;
-    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * own, at = rows * warp();
+    const int b = block_head() / p.H, h = block_head() % p.H, first = last_block_rows() * own, at = rows * warp();
     Arena arena;
     const Tile<Element> q = tile_of(arena, "queries", own), k = tile_of(arena, "keys", 2 * STEP), v = tile_of(arena, "values", 2 * STEP);
     Band band{};

@@ -41,8 +41,14 @@ template <> METHOD unsigned rounded_pair<bfloat16>(float first, float second)
 }
 
 DEVICE int thread_index() { return threadIdx.x; }
-DEVICE int block_x() { return blockIdx.x; }
-DEVICE int block_y() { return blockIdx.y; }
+
+// Of a grid of heads and blocks of rows, those of a block of threads. What runs side by side takes the rows of few heads, whose
+// keys and values stay in the cache; of heads first, each wave would read all of them again.
+DEVICE unsigned block_in_turn() { return blockIdx.y * gridDim.x + blockIdx.x; }
+DEVICE int block_head() { return block_in_turn() / gridDim.y; }
+DEVICE int block_rows() { return block_in_turn() % gridDim.y; }
+DEVICE int last_block_rows() { return gridDim.y - 1 - block_rows(); }  // the last first: under a causal mask they take longest
+
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }

@@ -22,7 +22,7 @@ DEVICE void add_bias_grad(const Tensor& to, float (&c)[WIDTH / 8][4], int h, int
 // The gradients of a block of queries, and their parts of those of the mask and of all that positions add.
 KERNEL(backward_query)
 {
-    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
+    const int b = block_head() / p.H, h = block_head() % p.H, first = last_block_rows() * OWN, at = ROWS * warp();
     constexpr int keys_held = RELATIVE ? STEP : 2 * STEP;  // positions have a barrier behind which the next keys can take their place
     Arena arena;
     const Tile<Element> q = tile_of(arena, "queries", OWN), d_out = tile_of(arena, "gradient of the output", OWN);
@@ -165,7 +165,7 @@ DEVICE Steps whole_steps_of_keys(const Params& p, const Matrix<Element>& queries
 // The gradients of a block of keys and values, over the queries that may see it. Scores are transposed: rows are keys.
 KERNEL(backward_key)
 {
-    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN, at = ROWS * warp();
+    const int b = block_head() / p.H, h = block_head() % p.H, first = block_rows() * OWN, at = ROWS * warp();
     Arena arena;
     const Tile<Element> k = tile_of(arena, "keys", OWN), v = tile_of(arena, "values", OWN);
     const Tile<Element> q = tile_of(arena, "queries", 2 * STEP), d_out = tile_of(arena, "gradient of the output", 2 * STEP);

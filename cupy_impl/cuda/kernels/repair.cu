@@ -24,7 +24,7 @@ DEVICE Asking asking(const Matrix<Element>& query, const Tensor& bias, int h)
 
 KERNEL(repair)
 {
-    const int b = block_x() / p.H, h = block_x() % p.H, first = block_y() * OWN + ROWS * warp();
+    const int b = block_head() / p.H, h = block_head() % p.H, first = last_block_rows() * OWN + ROWS * warp();
     const Pairs pairs = pairs_of(p, b, h);
     const Matrix<Element> queries = matrix<Element>(p.q, b, h), keys = matrix<Element>(p.k, b, h);
     const Asking content = asking(queries, p.u, h), position = asking(queries, p.w, h);

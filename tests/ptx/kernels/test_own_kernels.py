@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import triton.language as tl
 
 from attnverify import ROOT
+from attnverify.cupy_impl.cuda.source import text
 from attnverify.ptx.kernel import Recorded
+from attnverify.ptx.launchers.nvrtc import compile_source
+from attnverify.ptx.launchers.triton import on_machine
 from attnverify.ptx.removal import remove_each, summary
+from attnverify.torch_impl.triton.kernels.launch import Kernel, head_and_block, head_and_last_block
 from tests.ptx.own_kernels.additions import count_a_pair, counted
 from tests.ptx.own_kernels.cases import CASES, run_reference
 from tests.ptx.own_kernels.cuda import cuda_on_machine, run_cuda
@@ -147,3 +153,44 @@ def test_additions_of_every_thread_are_counted() -> None:
     with counted() as found:
         kernel(body, [".u64 out"]).launch(1, 32, [np.zeros(2, np.float32)])
     assert found == {"numbers": 16, "instructions": 8}
+
+
+HEADS, BLOCKS = 3, 4
+IN_TURN = [[head, block] for head in range(HEADS) for block in range(BLOCKS)]
+LAST_FIRST = [[head, block] for head in range(HEADS) for block in reversed(range(BLOCKS))]
+
+
+@Kernel
+def who_is_it(IN_TURN, LAST_FIRST):
+    at = 2 * (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
+    head, block = head_and_block()
+    tl.store(IN_TURN + at, head)
+    tl.store(IN_TURN + at + 1, block)
+    head, block = head_and_last_block()
+    tl.store(LAST_FIRST + at, head)
+    tl.store(LAST_FIRST + at + 1, block)
+
+
+def test_programs_of_triton_that_run_side_by_side_take_the_blocks_of_one_head() -> None:
+    """In the order in which a GPU starts them; of heads first, each wave would read all keys."""
+    found = torch.zeros(2, HEADS * BLOCKS, 2, dtype=torch.int32)
+    with on_machine(90):
+        who_is_it[(HEADS, BLOCKS)](found[0], found[1])
+    assert found.tolist() == [IN_TURN, LAST_FIRST]
+
+
+WHO_IS_IT = """
+extern "C" __global__ void who_is_it(int* in_turn, int* last_first)
+{
+    const int at = 2 * (blockIdx.y * gridDim.x + blockIdx.x);
+    in_turn[at] = last_first[at] = block_head();
+    in_turn[at + 1] = block_rows(), last_first[at + 1] = last_block_rows();
+}
+"""
+
+
+def test_blocks_in_cuda_that_run_side_by_side_take_the_rows_of_one_head() -> None:
+    module = compile_source(text("device.cuh") + WHO_IS_IT, ("-std=c++17",), target=90)
+    found = np.zeros((2, HEADS * BLOCKS, 2), np.int32)
+    module["who_is_it"].launch((HEADS, BLOCKS), 1, [found[0], found[1]])
+    assert found.tolist() == [IN_TURN, LAST_FIRST]

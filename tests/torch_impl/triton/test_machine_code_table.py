@@ -17,7 +17,14 @@ from benchmarks.machine_code.loops import (
     find_feature_loop,
     find_pair_loop,
 )
-from benchmarks.machine_code.table import GOALS, Row, find_tangent_rows, find_triton_row
+from benchmarks.machine_code.table import (
+    GOALS,
+    Row,
+    count_programs,
+    find_tangent_rows,
+    find_triton_row,
+    megabytes_of_a_wave,
+)
 from benchmarks.machine_code.triton_kernels import KERNELS
 
 PRODUCT = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"
@@ -115,6 +122,23 @@ def test_a_missed_goal_is_told(
     assert command.main([]) == 0
     printed = capsys.readouterr().out
     assert "300 reached" in printed and "300 missed by 7" in printed
+
+
+def test_a_wave_reads_the_keys_and_values_of_few_heads() -> None:
+    """132 blocks of 128 of 2048 rows are those of 9 heads, of 1 MiB of keys and values at D 128."""
+    assert megabytes_of_a_wave(1, 128, 128, False) == 9 * 2**20 / 1e6
+    assert megabytes_of_a_wave(1, 128, 128, True) == 18 * 2**20 / 1e6
+    assert megabytes_of_a_wave(3, 2048, 64, False) == 256 * 2**19 / 1e6  # as many as there are
+
+
+@pytest.mark.parametrize(
+    ("warps", "registers", "shared", "programs"),
+    [(8, 198, 80.0, 1), (4, 225, 24.0, 2), (4, 128, 113.0, 2), (16, 32, 1.0, 4)],
+)
+def test_registers_memory_or_warps_limit_the_programs_of_a_processor(
+    warps: int, registers: int, shared: float, programs: int
+) -> None:
+    assert count_programs(warps, registers, shared) == programs
 
 
 def of_blocks(

@@ -23,7 +23,18 @@ from .bands import (
     rows_of_pairs,
     turned_to_pairs,
 )
-from .launch import Kernel, add_to, largest, read, rounded, strides_of, total, whole
+from .launch import (
+    Kernel,
+    add_to,
+    head_and_block,
+    head_and_last_block,
+    largest,
+    read,
+    rounded,
+    strides_of,
+    total,
+    whole,
+)
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """
@@ -214,8 +225,8 @@ def forward(
     """
     q_, k_, v_, o_ = strides_of(q_), strides_of(k_), strides_of(v_), strides_of(o_)
     mask_, keep_, r_ = strides_of(mask_), strides_of(keep_), strides_of(r_)
-    i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
-    i_n = tl.program_id(1) * BLOCK_N
+    i_head, block = head_and_last_block()
+    i_b, i_h, i_n = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64), block * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     q = tile(of_head(Q, q_, i_b, i_h), at_n, at_d, q_[2], q_[3], in_n, in_d)
@@ -333,9 +344,9 @@ def backward_query(
     do_, o_, q_, qw_ = strides_of(do_), strides_of(o_), strides_of(q_), strides_of(qw_)
     k_, v_, mask_, keep_ = strides_of(k_), strides_of(v_), strides_of(mask_), strides_of(keep_)
     r_, dq_, dm_ = strides_of(r_), strides_of(dq_), strides_of(dm_)
-    i_head = tl.program_id(0) + before
-    i_b, i_h = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64)
-    i_n = tl.program_id(1) * BLOCK_N
+    i_head, block = head_and_last_block()
+    i_head += before
+    i_b, i_h, i_n = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64), block * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     lse = tl.load(LSE + (i_b * H + i_h) * N + at_n, mask=in_n, other=float("-inf"))
@@ -432,7 +443,7 @@ def backward_query(
             none, ds_before, qw, R, DR, DS, r_, flush, rows, D, i_h, at_d, in_d, BLOCK_N
         )
         dq_distance += part
-    part = ((i_b * H + i_h) * tl.num_programs(1) + tl.program_id(1)) * D + at_d
+    part = ((i_b * H + i_h) * tl.num_programs(1) + block) * D + at_d
     if DU is not None:
         tl.store(DU + part, total(dq_content, 0), mask=in_d)
     if DW is not None:
@@ -459,8 +470,8 @@ def backward_key(
     do_, q_, qw_, k_ = strides_of(do_), strides_of(q_), strides_of(qw_), strides_of(k_)
     v_, mask_, keep_ = strides_of(v_), strides_of(mask_), strides_of(keep_)
     r_, dk_, dv_ = strides_of(r_), strides_of(dk_), strides_of(dv_)
-    i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
-    i_m = tl.program_id(1) * BLOCK_M
+    i_head, block = head_and_block()
+    i_b, i_h, i_m = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64), block * BLOCK_M
     at_m, at_d, at_e = i_m + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_m, in_d, in_e = at_m < M, at_d < D, at_e < E
     k = tile(of_head(K, k_, i_b, i_h), at_m, at_d, k_[2], k_[3], in_m, in_d)

@@ -32,6 +32,8 @@ __all__ = [
     "add_to",
     "again",
     "any_of",
+    "head_and_block",
+    "head_and_last_block",
     "largest",
     "launch",
     "made_anew",
@@ -144,6 +146,30 @@ def whole(number):
 @whole.instead
 def _(number: Any) -> Any:
     return operator.index(number)
+
+
+@Kernel
+def head_and_block():
+    """
+    Of a grid of heads and blocks of rows, those of a program. Programs that run side by side take
+    the blocks of few heads, whose keys and values stay in the cache; of heads first, each wave
+    would read all of them again.
+    """
+    at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.uint32)
+    blocks = tl.num_programs(1).to(tl.uint32)
+    return (at // blocks).to(tl.int32), (at % blocks).to(tl.int32)
+
+
+@head_and_block.instead
+def _() -> tuple[Any, Any]:  # all heads at a time
+    return tl.program_id(0), tl.program_id(1)
+
+
+@Kernel
+def head_and_last_block():
+    """As :func:`head_and_block`, the last first: under a causal mask they take longest."""
+    head, block = head_and_block()
+    return head, tl.num_programs(1) - 1 - block
 
 
 @Kernel

@@ -27,7 +27,15 @@ from .attention import (
     tile,
 )
 from .bands import pair_scores_at_once
-from .launch import Kernel, any_of, rounded, strides_of, total, whole
+from .launch import (
+    Kernel,
+    any_of,
+    head_and_last_block,
+    rounded,
+    strides_of,
+    total,
+    whole,
+)
 
 
 @Kernel
@@ -75,8 +83,8 @@ def repair(
     """A block of queries of an attention by scaled inner products."""
     q_, k_, v_, o_ = strides_of(q_), strides_of(k_), strides_of(v_), strides_of(o_)
     mask_, keep_, r_ = strides_of(mask_), strides_of(keep_), strides_of(r_)
-    i_b, i_h = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
-    i_n = tl.program_id(1) * BLOCK_N
+    i_head, block = head_and_last_block()
+    i_b, i_h, i_n = (i_head // H).to(tl.int64), (i_head % H).to(tl.int64), block * BLOCK_N
     at_n, at_d, at_e = i_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     in_n, in_d, in_e = at_n < N, at_d < D, at_e < E
     OUT = of_head(OUT, o_, i_b, i_h)
