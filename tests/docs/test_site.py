@@ -155,6 +155,6 @@ def test_the_data_of_the_book_says_where_it_is_from() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"]) and re.fullmatch(
             r"[0-9a-f]{7,40}", found["commit"]
         ), path.name
-        kinds = ("operations", "kinds", "faults", "kernels")
+        kinds = ("operations", "kinds", "faults", "kernels", "mutants")
         assert any(found.get(kind) for kind in kinds), path.name
         assert found["profile"] and found["installed"], path.name
