@@ -21,6 +21,7 @@ from attnverify.inputs.real.dealt_calls import (
     usual_family,
     with_parts,
 )
+from attnverify.inputs.real.model_calls import model_calls
 from attnverify.inputs.recipe import Recipe
 
 Sizes = dict[str, int]
@@ -68,7 +69,8 @@ def everyday_calls(
         rng = Random(f"real {operation} {seed}")
         dealt = [*calls_under_options(op, rng)]
         if everyday_sizes(op) is not TABLE:
-            dealt += [call for _ in range(ROUNDS[profile]) for call in dealt_calls(op, rng)]
+            for _ in range(ROUNDS[profile]):
+                dealt += [*dealt_calls(op, rng), *model_calls(op, rng)]
         found += dealt[seed % 3 :: 3] if few else dealt
     return tuple(dict.fromkeys(found))
 
@@ -111,11 +113,14 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
     sizes = everyday_sizes(op)
     if sizes is None:
         return
-    most = most | few_keys(op, sizes)
     for number, parts in enumerate(ways_of_calling(op, profile)):
         alone = number > 0 and not differs_between_entries(parts)
         some = (later_sizes(sizes) if number else sizes) | ({"B": 1} if alone else {})
-        yield with_parts(op, limited(some, most), usual_family(op), parts, number)
+        some |= {"H": 4} if alone and op.shares_keys else {}
+        few = limited(some, few_keys(op, some))
+        if sizes is ROWS and not number:
+            parts = parts | {"options": {"lead": (2, 8)}}
+        yield with_parts(op, limited(few, most), usual_family(op), parts, number)
     if "A" in sizes:
         masked = {"mask": BOOLEAN} if op.mask else {}
         yield with_parts(op, limited(sizes | LONGER, most), usual_family(op), masked, 10)
@@ -129,7 +134,7 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
 def few_keys(op: Operation, sizes: Sizes) -> Sizes:
     """
     Return the most keys of what is bounded on its graph, where a pair takes a kilobyte: those of
-    two gigabytes. Of packed sequences all pairs count.
+    two gigabytes, so that a call of few heads has all. Of packed sequences all pairs count.
     """
     if "soft_cap" not in op.arguments:
         return {}

@@ -1,10 +1,10 @@
 """
 Dealt calls: every width of a head and of a model, each documented shape of a mask, each layout in
-memory, more pairs of batch and head than a wave of blocks, and few queries of a long cache.
+memory, and more pairs of batch and head than a wave of blocks.
 
 They are much smaller than everyday calls, and of several tiles. What a kernel may have a path of
-its own for, a width alone and under a mask, a cache's length, is in every run; which of the others
-it meets, and the lengths, are drawn.
+its own for, a width alone and under a mask, is in every run; which of the others it meets, and the
+lengths, are drawn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,11 @@ MODELS = ((4, 64), (8, 48), (12, 64), (8, 128))
 LENGTHS = (130, 160, 191, 192, 200, 255, 256, 257, 320)
 SHORT = (129, 130, 160)
 GRIDS = ((2, 2), (2, 3), (3, 2))
-"""Lengths of several tiles, whole and not; of a layer; pairs of batch and head."""
+SHARING = ((2, 4), (1, 6), (1, 4))
+"""
+Lengths of several tiles, whole and not; of a layer; pairs of batch and head, and of heads that
+share two heads of keys.
+"""
 
 FORMS = ("bool", "infinite", "noisy", "finite")
 HIDING = ("random", "right_padding", "left_padding", "causal", "last_block", "empty_rows")
@@ -43,13 +47,13 @@ COUNTS = (2, 5, 16)
 PAGES = (16, 64, 128)
 """Parts that are merged; slots of a page."""
 
-CACHES = (1024, 2047, 2048, 4097, 8192)
-FEW_CACHES = (2047, 8192)
-"""Lengths of a cache; where the bound has as many elements, or more, as of a gradient."""
-
-GRID = {"B": 19, "H": 8, "N": 66, "M": 70, "S": 4, "P": 71, "D": 32, "E": 32, "Q": 8, "K": 8}
-GRID |= {"A": 8, "F": 256, "L": 1}
-"""152 pairs of batch and head, of two tiles each: more blocks than processors."""
+GRID = {"B": 13, "H": 12, "G": 4, "N": 66, "M": 70, "S": 4, "P": 71, "D": 32, "E": 32}
+GRID |= {"Q": 8, "K": 8, "A": 8, "F": 256, "L": 1}
+"""
+156 pairs of batch and head, of two tiles each: more blocks than processors, and heads of which the
+number is no power of two.
+"""
+LAYERS = {"B": 19, "H": 8}
 
 QUIET = "quiet"
 """The family of a layer: its scores are so small that its bound says something at such widths."""
@@ -64,11 +68,10 @@ def dealt_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
         layout = "contiguous" if usual else next(kinds)
         yield seeing(with_parts(op, sizes, usual_family(op), parts, rng.randrange(99), layout))
     if "B" in op.sizes:
-        grid = GRID if "H" in op.sizes else GRID | {"B": 152}
+        grid = GRID | (LAYERS if op.has_heads else {} if "H" in op.sizes else {"B": 152})
         if op.is_packed:  # bounded over all pairs of all sequences
             grid = GRID | SHORT_SEQUENCES
         yield with_parts(op, grid, usual_family(op), {}, rng.randrange(99))
-    yield from decoding_calls(op, rng)
 
 
 def seeing(recipe: Recipe) -> Recipe:
@@ -85,8 +88,7 @@ def seeing(recipe: Recipe) -> Recipe:
 def calls_under_options(op: Operation, rng: Random) -> Iterator[Recipe]:
     """Yield a call for each hand of options, of two entries and tiles of queries and keys."""
     for sizes, options in option_calls(op, rng):
-        recipe = with_parts(op, sizes, usual_family(op), {}, rng.randrange(99))
-        yield replace(recipe, options=recipe.options | options)
+        yield with_parts(op, sizes, usual_family(op), {"options": options}, rng.randrange(99))
 
 
 def dealt(cards: Sequence[T], rng: Random) -> Iterator[T]:
@@ -109,7 +111,8 @@ def dealt_sizes(op: Operation, rng: Random) -> Iterator[tuple[bool, bool, Sizes]
     for number, width in enumerate(WIDTHS):
         other = WIDTHS[(number + rng.randrange(1, len(WIDTHS))) % len(WIDTHS)]
         for masked, beside in ((False, width), (True, width), (number % 2 == 0, other)):
-            B, H = rng.choice(GRIDS) if "H" in op.sizes else (1 + masked, 1)
+            grids = SHARING if op.shares_keys else GRIDS
+            B, H = rng.choice(grids) if "H" in op.sizes else (1 + masked, 1)
             sizes = {"B": B, "H": H, "D": width, "E": beside, "Q": width, "K": beside, "A": 33}
             sizes |= {"F": 256 + 128 * masked, "C": rng.choice(COUNTS), "W": rng.choice(PAGES)}
             sizes |= {"G": H} if beside != width else {}
@@ -136,38 +139,6 @@ def drawn_parts(op: Operation, rng: Random, axes: str = "", form: str = "") -> d
     return parts
 
 
-def decoding_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
-    """
-    One query, and few, each of which a key at an edge takes half of, and each length of a cache;
-    bare, or under a mask of each kind.
-    """
-    if op.traits.parameters or op.is_score or op.traits.square:
-        return
-    if "value" not in op.arguments and not op.mask and not op.lies_otherwise:
-        return
-    forms = dealt(("bool",) if op.mask == "visible" else ("bool", "noisy", "finite"), rng)
-    widths = dealt((64, 128), rng)
-    few = op.is_gradient or "A" in op.sizes or op.is_packed
-    for M in FEW_CACHES if few else CACHES:
-        for N in (1, rng.choice((2, 3, 4))):
-            width = next(widths)
-            sizes = {
-                "B": 2 - few * (not op.is_packed),
-                "H": 1 + (N == 1),
-                "N": N,
-                "M": M,
-                "P": M,
-                "D": width,
-                "E": width,
-            }
-            sizes |= {"Q": 64, "K": 64, "A": 16, "W": rng.choice(PAGES)}
-            parts: dict[str, Any] = {}
-            if op.mask and rng.random() < 0.5:
-                mask = {"pattern": "right_padding", "form": next(forms), "seed": rng.randrange(99)}
-                parts["mask"] = mask | {"axes": op.key_mask_axes or "N M"}
-            yield with_parts(op, sizes, "spotlight", parts, rng.randrange(1, 99, 2))
-
-
 def usual_family(op: Operation) -> str:
     return QUIET if op.traits.parameters else "normal"
 
@@ -188,6 +159,7 @@ def with_parts(
     if "align" in options:
         options["align"] = ("end", "start")[seed % 2]
     needed = {"mask": recipe.mask, "dropout": recipe.dropout}
-    given = {name: part for name, part in parts.items() if part}
+    given = {name: part for name, part in parts.items() if part and name != "options"}
+    options |= parts.get("options", {})
     kind = {"kind": layout, "seed": 0}
     return replace(recipe, options=options, layout=recipe.layout | kind, **needed | given)

@@ -40,8 +40,8 @@ def option_calls(op: Operation, rng: Random) -> Iterator[tuple[Sizes, dict[str, 
                 cards.remove((name, value))
         beside = [FURTHER[name] for name in options if name in FURTHER]
         needed = {name: x for each in beside for name, x in each.items()}
-        sizes = sizes_under_options(op, *HEADS[number % len(HEADS)], rng)
-        yield sizes, {name: x for name, x in needed.items() if name in op.domains} | options
+        options = {name: x for name, x in needed.items() if name in op.domains} | options
+        yield sizes_under_options(op, *HEADS[number % len(HEADS)], options, rng), options
 
 
 def option_values(op: Operation) -> list[tuple[str, Any]]:
@@ -54,11 +54,19 @@ def option_values(op: Operation) -> list[tuple[str, Any]]:
     return found
 
 
-def sizes_under_options(op: Operation, H: int, G: int, rng: Random) -> Sizes:
-    """A layer of few heads; two entries and few heads, of as many queries as keys half the time."""
+def sizes_under_options(
+    op: Operation, H: int, G: int, options: dict[str, Any], rng: Random
+) -> Sizes:
+    """
+    A layer of few heads; two entries and few heads, of as many queries as keys half the time, of
+    fewer where a row sees what comes before it and nothing else hides.
+    """
     if op.has_heads:
         return {"B": 1, "H": 4, "D": 64, "F": 256, "N": 130, "M": 130, "S": 130, "P": 130, "L": 1}
-    N, M = sorted(rng.choices(LENGTHS, k=2))
-    N = rng.choice((N, M))
-    sizes = {"B": 2, "H": H, "G": G, "N": N, "M": M, "P": M, "D": 64, "E": 64, "C": 4, "F": 256}
+    N, M = sorted(rng.sample(LENGTHS, k=2))
+    alone = options.get("causal") and not {"offset", "blocks", "pinned"} & set(options)
+    N = N if alone else rng.choice((N, M))
+    N = N if op.sizes & {"M", "T"} else 512
+    D = 128 if alone else rng.choice((64, 128))
+    sizes = {"B": 2, "H": H, "G": G, "N": N, "M": M, "P": M, "D": D, "E": D, "C": 4, "F": 256}
     return sizes | {"W": rng.choice((16, 64)), "S": N, "L": 2}
