@@ -257,7 +257,7 @@ small_case = lru_cache(maxsize=640)(Case)
 @lru_cache(maxsize=1)
 def large_cases(operation: str, dtype: str) -> Callable[[Recipe, str], Case]:
     """Keep the large cases of one operation and its gradient, and forget those of another."""
-    return lru_cache(maxsize=32)(Case)
+    return lru_cache(maxsize=64)(Case)
 
 
 def refuse_what_is_refused(recipe: Recipe, dtype: str) -> None:

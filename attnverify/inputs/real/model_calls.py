@@ -110,7 +110,7 @@ def _decoding_calls(op: Operation, rng: Random) -> Iterator[Recipe]:
             width = USUAL[(number + place + start) % 2]
             sizes = {"B": 2 - few * (not op.is_packed), "H": 1 + (N == 1), "N": N, "M": M, "P": M}
             sizes |= {"D": width, "E": width, "Q": 64, "K": 64, "A": 16, "W": rng.choice((16, 64))}
-            mask = {"pattern": "right_padding", "axes": op.key_mask_axes or "N M"}
+            mask: dict[str, Any] = {"pattern": "right_padding", "axes": op.key_mask_axes or "N M"}
             mask |= {"form": next(forms), "seed": rng.randrange(99)} if masked else {}
             parts = {"mask": mask} if masked else {}
             yield with_parts(op, sizes, "spotlight", parts, rng.randrange(1, 99, 2))
