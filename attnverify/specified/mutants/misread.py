@@ -248,7 +248,7 @@ def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
             own = _answer_of(operation, {n: partial(read, axis=axis) for n, axis in axes.items()})
             after = partial(back, axis=next(iter(axes.values())))
             words = f"the two halves of {letter} {read.__name__} in every argument and the output"
-            yield words, partial(_afterwards, own, after), 1
+            yield words, partial(_afterwards, own, after), 2
     arrays = [one for one in operation.described if one.kind == "float"]
     for one, other in combinations(arrays, 2):
         for axis, (_, letter) in enumerate(one.axes if one.axes == other.axes else ()):
