@@ -5,13 +5,14 @@ way of every other benchmark.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants
-from attnverify.bench.measure.race import Entry, Race, enter, record, run
+from attnverify.bench.measure.race import Entry, Race, enter, on_step, record, run
 from attnverify.bench.measure.shares import Question, ask
 from attnverify.bench.measure.validation import Judgement
 from attnverify.bench.report.results import (
@@ -35,12 +36,14 @@ def race_backend(
 ) -> Iterator[list[Record]]:
     """
     Race every implementation of a backend that has a case, one race for each operation: records of
-    all contestants, the backend's own first. A wrong one is timed only where `wrong` says so.
+    all contestants, the backend's own first. A wrong one is timed only where `wrong` says so. What
+    somebody's own specification says is timed beside that specification, called as it stands.
     """
     for implementation in found.implementations:
         operation = implementation.operation
         if operation.is_gradient or (names and operation.name not in names):
             continue
+        on_step.get()(f"asking what is right of {operation.name}")
         case = choose_case(implementation, sizes, seconds)
         if case is None:
             yield [not_raced(implementation, "no case of a size of the field is known for it")]
@@ -63,11 +66,19 @@ def choose_case(
     Choose the first case of the operation that this device measures, with the sizes that are asked.
     """
     operation, on = implementation.operation, device()
+    told = ", ".join(f"{letter}={size}" for letter, size in sizes.items())
+    if operation.outside is not None:
+        largest = max(operation.outside.fixed(), key=lambda each: prod(each["sizes"].values()))
+        check_letters(sizes, largest["sizes"], operation.name)
+        fitted = operation.outside.fitted(largest["sizes"] | sizes)
+        name = f"own sizes, {told}" if told else "sizes of the specification's cases"
+        options = largest["options"]
+        return Case(name, operation.name, fitted, device=on, options=options, seconds=seconds)
     known = (case for case in cases(operation.chapter, on) if case.operation == operation.name)
     first = next((case for case in known if case.mode == "forward"), None)
     if first is None:
         return None
-    told = ", ".join(f"{letter}={size}" for letter, size in sizes.items())
+    check_letters(sizes, first.sizes, operation.name)
     return replace(
         first,
         name=f"own sizes, {told}" if told else first.name,
@@ -75,6 +86,14 @@ def choose_case(
         seconds=seconds,
         without=(*COMPILED, "torch_impl:eager"),
     )
+
+
+def check_letters(asked: dict[str, int], known: dict[str, int], name: str) -> None:
+    """Raise ValueError for a size that an operation has not: it would change nothing."""
+    for letter in asked:
+        if letter not in known:
+            wanted = ", ".join(sorted(known))
+            raise ValueError(f"--sizes: wanted letters of {name} ({wanted}), got {letter}")
 
 
 def with_sizes(known: dict[str, int], asked: dict[str, int]) -> dict[str, int]:
@@ -97,7 +116,11 @@ def race_one(implementation: Implementation, case: Case, wrong: bool, measured: 
     own = Contestant(label_of(implementation), place, implementation.how)
     question = ask(case, device())
     entry = enter_own(implementation, question, own, wrong)
-    peers = contestants(case) if entry.runs else ()  # nobody to be compared with: none is timed
+    on_step.get()(f"loading who else has {case.operation}")
+    source = getattr(implementation.operation, "source", "")
+    specification = [Contestant("the specification", source)] * bool(source)
+    # nobody to be compared with: none is timed
+    peers = [*contestants(case), *specification] if entry.runs else []
     others = (enter(question, contestant) for contestant in peers)
     return run(question, device(), (entry, *others), measured)
 
@@ -116,6 +139,7 @@ def enter_own(
     """
     if "machine" in implementation.backend.device:
         return Entry(own, None, Judgement("not timed", INTERPRETED))
+    on_step.get()(f"judging {own.label}, {question.case.operation}, by the quick profile")
     words = first_wrong(implementation, question.case.dtype)
     if words and not wrong:
         return Entry(own, implementation, Judgement("wrong, not timed", words))

@@ -20,6 +20,7 @@ from attnverify.cli.pytest_options import PYTEST, to_pytest
 from attnverify.device_assignment import check_device
 from attnverify.options import CAMPAIGN, RUN, STATE_FOLDER
 from attnverify.report.terminal_colours import print_folded
+from attnverify.report.waiting import waiting
 
 
 class RunCommand(Command):
@@ -86,9 +87,14 @@ def judge_here(backends: tuple[str, ...], given: dict[str, Any]) -> int:
     if given["device"]:
         refuse_absent(given["device"])
     given["op"] = operations_of_inputs(given)
-    status = run_pytest(
-        [*ours(given), *to_pytest(given), *click.get_current_context().meta["rest"]]
-    )
+    if not given["quiet"]:
+        waiting.say(f"loading {', '.join(given['backend'])}")
+    try:
+        status = run_pytest(
+            [*ours(given), *to_pytest(given), *click.get_current_context().meta["rest"]]
+        )
+    finally:
+        waiting.end()
     if given["junitxml"] and Path(given["junitxml"]).exists():
         from attnverify.report.junit import name_cells
 

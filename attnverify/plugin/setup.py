@@ -24,6 +24,7 @@ from attnverify.plugin.journal import open_journal
 from attnverify.plugin.state import STATE, is_worker, named_on_the_line, sources_of
 from attnverify.report.json_report import REPORTS
 from attnverify.report.terminal_colours import fold_words, terminal_width
+from attnverify.report.waiting import waiting
 from attnverify.session import (
     Verification,
     backends_of,
@@ -45,6 +46,8 @@ def verification_of(config: pytest.Config) -> Verification:
         except ValueError as error:
             words = fold_words(str(error), terminal_width(sys.stderr), "ERROR: ")
             raise pytest.UsageError(words) from None
+        finally:
+            waiting.end()
     return state.verification
 
 

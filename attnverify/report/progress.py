@@ -21,6 +21,7 @@ from rich.text import Text
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
 from attnverify.report.terminal_colours import fold, terminal_width
+from attnverify.report.waiting import FIRST
 from attnverify.verdicts.tally import NOT_MET
 
 FEW = 60
@@ -31,8 +32,6 @@ SECONDS = 0.1
 
 SILENCE = 10.0
 """Seconds without a line after which a pipe is told where a run is; later an eighth of its time."""
-FIRST = 2.0
-"""Before the first of these: somebody waits for a sign that anything is judged."""
 
 Status = tuple[str, Any, Any]
 

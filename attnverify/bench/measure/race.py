@@ -3,6 +3,8 @@ A race: one case, all contestants, judged, sampled in turn, checked, and written
 """
 
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
@@ -44,6 +46,9 @@ from attnverify.bench.measure.validation import (
 )
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
+
+on_step: ContextVar[Callable[[str], None]] = ContextVar("on_step", default=lambda words: None)
+"""Who hears what is begun: somebody waits, and a race takes minutes on a busy machine."""
 
 
 @dataclass(eq=False)
@@ -95,6 +100,7 @@ def race(case: Case, device: str, measured: bool = True) -> Race:
 
 def enter(question: Question, contestant: Contestant) -> Entry:
     """Find the implementation of a contestant and judge it."""
+    on_step.get()(f"judging {contestant.label}")
     found = implementation_of(contestant, question.case)
     if isinstance(found, str):
         return Entry(contestant, None, Judgement("missing", found))
@@ -111,6 +117,7 @@ def run(question: Question, device: str, entries: tuple[Entry, ...], measured: b
     running = [entry for entry in entries if entry.runs]
     each = sum(entry.wall for entry in running)
     rounds = rounds_for(case.seconds if measured else 0.0, each)
+    on_step.get()(f"timing {len(running)} in turn, {rounds} rounds, {each * rounds:.0f} s")
     shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
     for entry in running:
         entry.sampled.seconds.clear()
@@ -141,6 +148,7 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
     """Warm up and look at the memory; who cannot run this mode after all says so here."""
     if not entry.runs or entry.implementation is None:
         return
+    on_step.get()(f"warming up {entry.contestant.label}")
     try:
         begin = perf_counter()
         entry.sampled.warm_ups = warm_up(

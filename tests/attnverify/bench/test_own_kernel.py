@@ -1,18 +1,26 @@
 """A user's own kernel in a race: it is judged first, and a wrong one is timed only when asked."""
 
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from attnverify import bounds
 from attnverify.backends.loader import load
 from attnverify.bench import own_kernel
 from attnverify.bench.measure import race
 from attnverify.bench.report import results
 from attnverify.bench.report.tables import show
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.cli import benching, main
 from attnverify.cli.commands import attnverify
+from attnverify.report.waiting import Waiting
+from attnverify.specified.registering import VARIABLE
 from tests.support.cheats import CHEATS, HONEST
 
 RIGHT = """
@@ -153,3 +161,78 @@ def test_a_race_says_what_answers_inside(tmp_path: Path) -> None:
     assert "my_score calls attnverify.numpy_ref inside" in done.output
     (tmp_path / "right").mkdir()
     assert "inside" not in bench(tmp_path / "right", RIGHT).output
+
+
+SPECIFICATION = """
+import numpy as np
+from jaxtyping import Float
+
+
+def halved(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    return x * 0.5
+"""
+HALVED = "import numpy as np\n\ndef halved(x):\n    return x * np.float32({factor})\n"
+
+
+@pytest.fixture
+def specified() -> Iterator[None]:
+    """A specification of one's own, which the catalogue forgets again."""
+    before = os.environ.get(VARIABLE)
+    Path("my_spec.py").write_text(SPECIFICATION)
+    yield
+    for name in ("halved", "halved_grad"):
+        CATALOGUE.pop(name, None)
+        bounds.BOUNDS.pop(name, None)
+    os.environ.pop(VARIABLE, None)
+    os.environ.update({VARIABLE: before} if before else {})
+
+
+def start(*line: str) -> Result:
+    return CliRunner().invoke(attnverify, ["bench", *line], standalone_mode=False)
+
+
+@pytest.mark.usefixtures("specified")
+def test_a_kernel_is_timed_beside_its_own_specification() -> None:
+    Path("mine.py").write_text(HALVED.format(factor=0.5))
+    done = start("mine.py", "--spec", "my_spec.py", "--sizes", "N=90", "--seconds", "0")
+    told = " ".join(done.output.split())
+    assert done.return_value == 0 and "own sizes, N=90: halved" in told
+    assert "the specification" in told and told.count(" correct") == 2
+
+
+@pytest.mark.usefixtures("specified")
+def test_a_kernel_that_its_own_specification_refutes_is_not_timed() -> None:
+    Path("mine.py").write_text(HALVED.format(factor=0.51))
+    done = start("mine.py", "--spec", "my_spec.py", "--seconds", "0")
+    assert done.return_value == 1 and "wrong, not timed" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("more", [("--spec", "none.py"), ("--sizes", "Z=3")])
+def test_what_a_race_cannot_take_is_refused(more: tuple[str, ...]) -> None:
+    Path("mine.py").write_text(RIGHT)
+    assert isinstance(start("mine.py", *more).exception, click.UsageError)
+
+
+def test_each_step_is_told_as_it_begins(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A race was silent for minutes on a busy machine."""
+    monkeypatch.setattr(benching, "Waiting", AtOnce)
+    Path("my_score.py").write_text(RIGHT)
+    assert main(["bench", "my_score.py", *SMALL]) == 0
+    told = capfd.readouterr().out
+    steps = [
+        "asking",
+        "judging my_score, additive_score",
+        "loading who else",
+        "warming up my_score",
+    ]
+    places = [told.index(step) for step in [*steps, "timing 1 in turn", "budget"]]
+    assert places == sorted(places)
+
+
+class AtOnce(Waiting):
+    """Tells each step though it is over before a thread could."""
+
+    def say(self, words: str) -> None:
+        print(words)
