@@ -117,8 +117,8 @@ def race_one(implementation: Implementation, case: Case, wrong: bool, measured: 
     question = ask(case, device())
     entry = enter_own(implementation, question, own, wrong)
     on_step.get()(f"loading who else has {case.operation}")
-    source = getattr(implementation.operation, "source", "")
-    specification = [Contestant("the specification", source)] * bool(source)
+    written = getattr(implementation.operation, "source", "")
+    specification = [Contestant("the specification", written)] * bool(written)
     # nobody to be compared with: none is timed
     peers = [*contestants(case), *specification] if entry.runs else []
     others = (enter(question, contestant) for contestant in peers)
