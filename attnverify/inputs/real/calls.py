@@ -33,11 +33,13 @@ TABLE = {"B": 2, "H": 8, "N": 512, "M": 512, "F": 512, "S": 256, "L": 2}
 PARTS = {"B": 2, "H": 8, "N": 512, "E": 64, "C": 4}
 LAYER = {"B": 2, "H": 8, "N": 512, "M": 512, "D": 64, "F": 512, "K": 64, "E": 64, "L": 1, "P": 512}
 WITH_MEMORY = LAYER | {"S": 256}
+LATENTS = {"B": 2, "H": 16, "N": 2, "M": 130, "D": 64, "E": 512}
 LONGER = {"B": 1, "N": 512, "M": 512, "A": 16}
 """
 What is called every day, in every profile. Of a layer the model is 512 wide. Under a mask, padding
 or a draw it is one entry of the batch, unless these differ between entries; what has a memory has
-fewer queries then. Additive attention is called once more, longer and with fewer hidden units.
+fewer queries then. Additive attention is called once more, longer and with fewer hidden units;
+latents once more, as wide as DeepSeek's and what carries their positions.
 """
 
 SMALLEST = {"B": 1, "H": 2, "N": 66, "M": 130, "S": 64, "D": 64, "F": 128, "P": 130}
@@ -121,6 +123,8 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
         if sizes is ROWS and not number:
             parts = parts | {"options": {"lead": (2, 8)}}
         yield with_parts(op, limited(few, most), usual_family(op), parts, number)
+    if op.is_latent:
+        yield fixed_recipe(op, limited(LATENTS, most), usual_family(op))
     if "A" in sizes:
         masked = {"mask": BOOLEAN} if op.mask else {}
         yield with_parts(op, limited(sizes | LONGER, most), usual_family(op), masked, 10)

@@ -525,3 +525,11 @@ def test_real_calls_of_packed_sequences_are_bounded_in_two_gigabytes() -> None:
     calls = [r for name in packed for seed in range(4) for r in everyday_calls(name, "quick", seed)]
     assert len(calls) > 50
     assert max(r.sizes["T"] * r.sizes["U"] * r.sizes.get("H", 1) for r in calls) <= 4e6
+
+
+@pytest.mark.parametrize("operation", ["latent_attention", "latent_attention_grad"])
+def test_latents_are_called_as_wide_as_those_of_models(operation: str) -> None:
+    for profile in ("quick", "default", "thorough"):
+        for few in (True, False):
+            calls = everyday_calls(operation, profile, 0, few=few)
+            assert [call for call in calls if (call.sizes["E"], call.sizes["D"]) == (512, 64)]
