@@ -20,6 +20,19 @@ class Explanation:
     name: str
     words: str
 
+    @classmethod
+    def of(cls, words: str) -> "Explanation":
+        """
+        Return a mistake named by its words: the same in a backward pass as in the forward, and at
+        whatever number hidden scores stand.
+        """
+        forward = words.replace(IN_BACKWARD, "")
+        return cls(AT_A_NUMBER if forward.startswith(AT_A_NUMBER) else forward, words)
+
+
+IN_BACKWARD = " in the backward pass"
+AT_A_NUMBER = "hidden scores at "
+
 
 @dataclass(frozen=True)
 class Cause:

@@ -37,9 +37,9 @@ FLUSHED_DECLARED = (
     "subnormal numbers count as 0, as with -ftz=true or in atomic sums in float32; "
     "declare PRECISION = {declared}, under which these cases pass"
 )
-FREEDOM_DECLARED = (
-    "as near as {what}; if the kernel does so, declare PRECISION = {declared}, "
-    "under which these cases pass"
+NEARNESS = "as near as "
+FREEDOM_DECLARED = NEARNESS + (
+    "{what}; if the kernel does so, declare PRECISION = {declared}, under which these cases pass"
 )
 
 OPERANDS = "operands in {name}"
@@ -65,10 +65,18 @@ WIDTH_OF_POWER = "1/sqrt(D rounded up to a power of two)"
 CAPPED = "scores capped by {number:g}, c tanh(score / c), where no cap is given"
 CLIPPED = "scores clipped to -{number:g} and {number:g}"
 CLIPPED_ABOVE = "scores above {number:g} taken for {number:g}"
+NEGATIVE_TIMES = "scores below 0 multiplied by {number:g}"
+SMALL_WEIGHTS = "weights below {number:g} taken for 0"
+CLIPPED_GRADIENT = "the gradient of the scores clipped to -{number:g} and {number:g}"
 ADDED_TO_SHIFTED = "{number:g} added to the sum of the softmax, after its maximum was subtracted"
 ADDED_TO_SUM = (
     "{number:g} added to the sum of the exponentials, as of a further key without a value"
 )
+ADDED_TO_WEIGHTS = "{number:g} added to each weight, to those of hidden keys too"
+ADDED_TO_SEEN = "{number:g} added to each weight of a visible key"
+HIDDEN_AT = "hidden scores at {number:g}, which is a number and not minus infinity"
+HIDDEN_AT_SOME = "hidden scores at a number in place of minus infinity"
+ADDED_TO_HIDDEN = "{number:g} added to hidden scores in place of minus infinity"
 EVERY_OUTPUT = "every output is {factor}"
 OUTPUT_HAS_FACTOR = "{name} is {factor}"
 OTHERS_RIGHT = "{told}; the others are right"

@@ -16,7 +16,7 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.factors.least_squares import FactorModel, fit_common_factor
 from attnverify.diagnosis.factors.scale import fit_scale
-from attnverify.diagnosis.factors.stage_numbers import fit_stage_number
+from attnverify.diagnosis.factors.stage_numbers import fit_hidden_number, fit_stage_number
 from attnverify.diagnosis.factors.stages import fit_stage_factor, slopes_of_heads
 from attnverify.diagnosis.whereabouts.outputs import exceeds_bound, output_names
 from attnverify.judge.observation import Observation
@@ -35,13 +35,15 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
     roundings may explain them.
     """
     wrong = [observation for observation in seen if observation.wrong][:MOST]
-    if any(not o.bounds or o.bounds[0] is None for o in wrong) or any(
-        np.isinf(observation.ratio) for observation in wrong
-    ):
+    if any(not o.bounds or o.bounds[0] is None for o in wrong):
         return None
     if max((o.distance(o.expected) for o in wrong), default=0.0) < CLEARLY:
         return None
     if sum(count_wrong_numbers(o) for o in wrong) < ENOUGH:
+        return None
+    if operation.is_staged and (hidden := fit_hidden_number(wrong, seen)):
+        return hidden
+    if any(np.isinf(observation.ratio) for observation in wrong):
         return None
     of_stage = (
         fit_stage_factor(wrong, seen) or slopes_of_heads(wrong) or fit_stage_number(wrong, seen)

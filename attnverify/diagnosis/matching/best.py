@@ -41,7 +41,7 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
     parts = best[0][0].parts if len(words) == 1 else ()
     return Cause(
         say.EQUALS.format(mistakes=say.EITHER.join(named), share=told),
-        tuple(Explanation(each, each) for each in parts or words),
+        tuple(Explanation.of(each) for each in parts or words),
         together=bool(parts),
     )
 

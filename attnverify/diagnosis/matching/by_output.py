@@ -5,6 +5,7 @@ the query says nothing of that by the value.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -25,8 +26,7 @@ NUMBERS = 32
 
 def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -> Cause | None:
     """
-    Find a mistake for each output that is wrong in some case; None unless every one has its own,
-    and they are two at least.
+    Find a mistake for each output that is wrong in some case; None unless every one has its own.
     """
     small = [o for o in seen if o.size <= SMALL and has_all(o)]
     most = max(small, key=lambda o: len(o.actual), default=None)
@@ -45,13 +45,13 @@ def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -
         if not best:
             return None
         found.setdefault(best[0][0].words, []).append(name)
-    if len(found) < 2:
-        return None
     told = [
         Explanation(mistake, say.OUTPUT_WITH.format(names=enumerate_names(names), mistake=mistake))
         for mistake, names in found.items()
     ]
-    return Cause("; ".join(each.words for each in told), tuple(told), together=True)
+    return (
+        Cause("; ".join(each.words for each in told), tuple(told), len(told) > 1) if told else None
+    )
 
 
 def has_all(o: Observation) -> bool:
@@ -83,13 +83,23 @@ def stored_transposed(x: np.ndarray) -> np.ndarray:
     return x.mT.reshape(x.shape) if x.ndim > 1 else x
 
 
+def rolled(x: np.ndarray, axis: int, by: int) -> np.ndarray:
+    return np.roll(x, by, axis) if x.ndim >= -axis else x
+
+
 Change = Callable[[np.ndarray], np.ndarray]
+NEIGHBOUR = "that of the {which} {name} in the place of each"
 ARRANGED: dict[str, Change] = {
     "its last two axes read as if they were stored in the other order (transposed)": (
         read_transposed
     ),
     "its last two axes stored in the other order (transposed)": stored_transposed,
     "its rows in reverse order": lambda x: x[..., ::-1, :] if x.ndim > 1 else x,
+    **{
+        NEIGHBOUR.format(which=which, name=name): partial(rolled, axis=axis, by=by)
+        for name, axis in (("head", -3), ("batch entry", -4), ("row", -2), ("column", -1))
+        for which, by in (("next", -1), ("preceding", 1))
+    },
 }
 
 

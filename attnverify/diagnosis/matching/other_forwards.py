@@ -147,7 +147,7 @@ def find_other_forward(
     words = [w for w in words if not any(w.startswith(f"{other},") for other in words)][:2]
     named = (say.AS_IN.format(mistake=w, packages=PUBLIC[w]) if w in PUBLIC else w for w in words)
     template = say.GRADIENTS_OF.format(mistakes=say.EITHER.join(named), cases=len(told))
-    return Cause(template, tuple(Explanation(w, w) for w in words)) if words else None
+    return Cause(template, tuple(Explanation.of(w) for w in words)) if words else None
 
 
 def is_fit(o: Observation) -> bool:

@@ -205,6 +205,12 @@ def lost_key_mistakes(operation: Operation) -> Iterator[Mistake]:
             f"the keys behind the first {block} left out",
             with_hidden_keys(name, partial(in_the_first, block=block)),
         )
+    for block in (8, 16, 32, 64, 128):
+        for place, which in ((block - 1, "last"), (0, "first")):
+            yield (
+                f"the {which} key of each tile of {block} left out",
+                with_hidden_keys(name, partial(but_in_tiles, place=place, block=block)),
+            )
 
 
 def with_changed_argument(
@@ -259,6 +265,10 @@ def in_full_blocks(j: ndarray, M: int, block: int) -> ndarray:
 
 def in_the_first(j: ndarray, M: int, block: int) -> ndarray:
     return j < block
+
+
+def but_in_tiles(j: ndarray, M: int, place: int, block: int) -> ndarray:
+    return j % block != place
 
 
 def first_columns(x: ndarray, width: int) -> ndarray:

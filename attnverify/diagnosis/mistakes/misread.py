@@ -37,6 +37,9 @@ KEYS: dict[str, Callable[[int, ndarray], ndarray]] = {
     ),
     "{what} of the next key (off by one)": lambda size, i: np.minimum(i + 1, i[-1]),
     "{what} of the key before (off by one)": lambda size, i: np.maximum(i - 1, 0),
+    "{what} of the next key, the first behind the last": lambda size, i: np.roll(i, -1),
+    "{what} of the key before, the last before the first": lambda size, i: np.roll(i, 1),
+    "{what} of the keys in reverse order": lambda size, i: i[::-1],
 }
 TILES = (32, 16, 64, 128)
 JOINT = (("key", "value"), ("query", "key", "value"))
@@ -54,6 +57,7 @@ def misread_arguments(operation: Operation) -> Iterator[Mistake]:
             for words, places in ENTRIES.items() if known else [(FIRST, ENTRIES[FIRST])]:
                 told = words.format(name=name, what=enumerated(arguments))
                 yield told, partial(read_at, arguments, letter, places)
+    yield from normalised_arguments(operation)
     for arguments in (("key",), ("value",), ("key", "value")):
         if all("M" in axes.get(argument, ()) for argument in arguments):
             for words, of_tile in KEYS.items():
@@ -76,6 +80,54 @@ def read_at(
         x = inputs[name]
         changed[name] = x.take(places(np.arange(x.shape[axis])), axis=axis)
     return operation.reference(**inputs | changed)
+
+
+def unit_length(eps: float, x: ndarray) -> ndarray:
+    length = np.sqrt((x * x).sum(axis=-1, keepdims=True) + eps)
+    return x / np.where(length == 0, 1, length)
+
+
+def unit_mean_square(eps: float, x: ndarray) -> ndarray:
+    width = x.shape[-1]
+    return np.sqrt(width) * unit_length(eps * width, x)
+
+
+def standardised(eps: float, x: ndarray) -> ndarray:
+    return unit_mean_square(eps, x - x.mean(axis=-1, keepdims=True))
+
+
+NORMS: tuple[tuple[str, Callable[[ndarray], ndarray]], ...] = (
+    ("divided by its length", partial(unit_length, 0.0)),
+    *(
+        (words, partial(norm, eps))
+        for words, norm in (
+            ("divided by the root of its mean square (RMS norm)", unit_mean_square),
+            ("standardised over its width (layer norm)", standardised),
+        )
+        for eps in (0.0, 1e-6, 1e-5)
+    ),
+)
+"""What may be made of a row of an argument before it is used, with the usual epsilons."""
+
+
+def normalised_arguments(operation: Operation) -> Iterator[Mistake]:
+    """Words and function of each argument that may be normalised, query and key both too."""
+    if {"query", "key"} <= set(operation.arguments) and operation.is_staged:
+        known = ("query", "key", "value")
+        single = [(argument,) for argument in known if argument in operation.arguments]
+        for arguments in (*single, ("query", "key")):
+            for words, norm in NORMS:
+                told = f"each row of {enumerated(arguments)} {words} first"
+                yield told, partial(with_rows, arguments, norm)
+
+
+def with_rows(
+    arguments: tuple[str, ...],
+    change: Callable[[ndarray], ndarray],
+    operation: Operation,
+    inputs: Inputs,
+) -> Any:
+    return operation.reference(**inputs | {name: change(inputs[name]) for name in arguments})
 
 
 def first_of(x: ndarray, axis: int) -> ndarray:

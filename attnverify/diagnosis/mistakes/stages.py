@@ -18,7 +18,12 @@ from attnverify.conventions.slopes import below
 from attnverify.conventions.stage_changes import behind_causal, float_mask
 from attnverify.diagnosis.mistakes.arithmetic import describe_rounding
 from attnverify.diagnosis.mistakes.gradients import dropped_for_weights
-from attnverify.diagnosis.mistakes.sentinels import sentinel_mistakes, stored
+from attnverify.diagnosis.mistakes.sentinels import (
+    Sentinel,
+    no_lower_than,
+    sentinel_mistakes,
+    stored,
+)
 from attnverify.reference import attention, gradients
 from attnverify.reference.staged_attention import Change, StagedAttention, dropped, scores
 
@@ -55,6 +60,10 @@ def with_scores_multiplied(s: StagedAttention) -> StagedAttention:
     )
 
 
+def with_factor_of_mask(s: StagedAttention) -> StagedAttention:
+    return s if s.bias is None else replace(s, bias=None, rescore=lambda score: score * s.bias)
+
+
 def with_sentinel(number: float) -> Change:
     """Return the number added to hidden scores, and stored."""
 
@@ -80,6 +89,28 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
     return replace(s, weigh=weigh)
 
 
+def inverted_and_guarded(shown: Change) -> Change:
+    """
+    Return a boolean mask taken the other way round, and rows that it hides wholly as it was given
+    set to 0 all the same; ``shown`` says what the others are that then see no key.
+    """
+
+    def change(s: StagedAttention) -> StagedAttention:
+        mask = boolean_mask(s)
+        if mask is None:
+            return s
+        guarded = np.broadcast_to(~mask.any(axis=-1, keepdims=True), (*s.shape[:-1], 1))
+        made = shown(replace(s, visible=~mask))
+        own = attention.weigh if made.weigh is None else made.weigh
+        return replace(
+            made,
+            weigh=lambda score, visible: np.where(guarded, 0.0, own(score, visible)),
+            empty=np.where(guarded, 0.0, made.empty),
+        )
+
+    return change
+
+
 def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarray:
     """A softmax over other axes than the keys alone."""
     if score.ndim < -min(axes):
@@ -96,6 +127,24 @@ def over_itself(score: ndarray, visible: ndarray) -> ndarray:
     return attention.weigh(*(x[..., None] for x in np.broadcast_arrays(score, visible)))[..., 0]
 
 
+def over_root_of_squares(score: ndarray, visible: ndarray) -> ndarray:
+    weights = attention.weigh(score, visible)
+    return weights / np.maximum(np.sqrt((weights**2).sum(axis=-1, keepdims=True)), 1e-300)
+
+
+def over_maximum(score: ndarray, visible: ndarray) -> ndarray:
+    weights = attention.weigh(score, visible)
+    return weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-300)
+
+
+def sigmoids(score: ndarray, visible: ndarray) -> ndarray:
+    return np.where(visible, 1 / (1 + np.exp(-score)), 0.0)
+
+
+def softmax_twice(score: ndarray, visible: ndarray) -> ndarray:
+    return attention.weigh(attention.weigh(score, visible), visible)
+
+
 OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
     **{
         f"a softmax over the {words}": partial(over_axes, axes)
@@ -103,9 +152,14 @@ OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
             ("queries", (-2,)),
             ("heads", (-3,)),
             ("heads and keys together", (-3, -1)),
+            ("queries and keys together", (-2, -1)),
         )
     },
     "a softmax over an axis of length 1, so that every weight is 1": over_itself,
+    "exponentials that are not divided by their sum, the largest of a row 1": over_maximum,
+    "weights divided by the root of the sum of their squares": over_root_of_squares,
+    "sigmoids of the scores in place of a softmax": sigmoids,
+    "a softmax of the weights once more": softmax_twice,
 }
 
 
@@ -171,6 +225,14 @@ def maximum_of_rows(so_far: bool, seen: ndarray) -> ndarray:
     top = seen.max(axis=-1, keepdims=True)
     top = np.maximum.accumulate(top, -2) if so_far else top.max(axis=-2, keepdims=True)
     return np.where(np.isneginf(top), 0.0, top)
+
+
+def maximum_of_first(keys: int, seen: ndarray) -> ndarray:
+    return np.nan_to_num(seen[..., :keys].max(axis=-1, keepdims=True), neginf=0.0)
+
+
+def maximum_of_all(seen: ndarray) -> ndarray:
+    return np.nan_to_num(seen.max(keepdims=True), neginf=0.0)
 
 
 def maximum_scaled_again(empty: float, s: StagedAttention) -> StagedAttention:
@@ -380,9 +442,15 @@ def overflowing_beside(operation: Operation) -> Iterator[tuple[tuple[str, Change
 
 
 def unguarded() -> Iterator[tuple[str, Change]]:
-    """What a softmax as it stands in a textbook shows besides NaN in rows that see no key."""
+    """
+    What a softmax as it stands in a textbook, or with the maximum of something else, shows besides
+    NaN in rows that see no key.
+    """
     for dtype in ("", "float16"):
         yield OVERFLOWING[dtype], without_maximum(0.0, dtype)
+    for words, what, top in MAXIMA:
+        for flushed in (False, True):
+            yield UNDERFLOWING.format(words, what), without_maximum(0.0, "", top, flushed)
 
 
 OVERFLOWS = {dtype: float(np.log(largest(dtype))) for dtype in ("float16", "float32", "float64")}
@@ -394,6 +462,7 @@ OVERFLOWING = {
     f"score of {OVERFLOWS['float16']:.3g} on",
 }
 
+UNDERFLOWING = "a maximum {}, so that rows far below {} underflow"
 OVERFLOWING_GRADIENT = "0 times infinity, which is NaN, where a hidden weight's gradient overflows"
 
 ANY: Applies = lambda op: True
@@ -410,6 +479,7 @@ MAXIMA: tuple[tuple[str, str, Callable[[ndarray], Any]], ...] = (
         for number in (0.0, -1.0, -10.0, -100.0, -1e3, -1e4, -1e5)
     ),
     ("of all rows of a head", "it", partial(maximum_of_rows, False)),
+    ("of all rows of all heads", "it", maximum_of_all),
     ("that is never lowered from row to row", "one before", partial(maximum_of_rows, True)),
 )
 """What the maximum is of, below which number rows underflow, and what is subtracted."""
@@ -444,6 +514,12 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         for number in (-1e4, -1e9)
     ),
     *(
+        (MASKED, "a mask of which True means hidden beside rows without keys found by the mask as "
+         "it was given", inverted_and_guarded(shown))
+        for shown in (Sentinel(partial(no_lower_than, -1e30)), lambda s: s,
+                      partial(replace, empty=np.nan))
+    ),
+    *(
         (ANY, f"weights over a sum that leaves out the {words} key, so that rows do not sum to 1",
          normaliser_without(key, empty))
         for words, key in (("last", -1), ("first", 0))
@@ -451,8 +527,14 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     ),
     (MASKED, "boolean masks applied after the softmax, so that rows do not sum to 1",
      masked_after_softmax),
+    (FLOATS, "a float mask subtracted in place of added",
+     float_mask(lambda s: replace(s, bias=None if s.bias is None else -s.bias))),
+    (FLOATS, "a float mask multiplied with the scores in place of added",
+     float_mask(with_factor_of_mask)),
     (FLOATS, "NaN in rows that a float mask empties",
      float_mask(lambda s: replace(s, empty=np.nan))),
+    (ANY, "scores below 0 taken for 0",
+     lambda s: replace(s, rescore=lambda score: np.maximum(score, 0.0))),
     (ANY, "scores of 0 taken for hidden", zeros_taken_for_hidden),
     *((ANY, words, partial(replace, weigh=weigh)) for words, weigh in OTHER_SOFTMAXES.items()),
     *(
@@ -464,11 +546,17 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         )
     ),
     *(
-        (ANY, f"a maximum {words}, so that rows far below {what} underflow",
+        (ANY, UNDERFLOWING.format(words, what),
          without_maximum(empty, subtracted=top, flushed=flushed))
         for words, what, top in MAXIMA
         for empty in (0.0, 1.0)
         for flushed in (False, True)
+    ),
+    *(
+        (ANY, f"a maximum of the first {keys} keys alone, so that scores far above it overflow",
+         without_maximum(empty, subtracted=partial(maximum_of_first, keys)))
+        for keys in (1, 16, 32, 64, 128)
+        for empty in (0.0, 1.0)
     ),
     *(
         (WIDE, "a maximum scaled by 1/sqrt(D) once more before it is subtracted, so that rows far "

@@ -93,10 +93,10 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     names = ("an input", *(name for name, x in arrays if isinstance(x, ndarray)))
     yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
-        yield from (
-            (4 if one + two in ("NM", "DE") else 7, f"{one} {sign} {two}")
-            for sign in ("!=", "==", ">", "<", ">=", "<=")
-        )
+        is_ordered = any(kind.issuperset((one, two)) for kind in KINDS)
+        signs = ("!=", "==", *((">", "<", ">=", "<=") if is_ordered else ()))
+        bits = 4 if one + two in ("NM", "DE") else 7
+        yield from ((bits, f"{one} {sign} {two}") for sign in signs)
     yield from (
         (5 if letter == "H" else 9, f"{letter} is {no} power of two")
         for letter in letters
@@ -134,6 +134,11 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
         )
 
 
+KINDS = tuple(map(frozenset, ("NMSP", "DEFQKA")))
+"""
+Lengths, and widths: of two of one kind a kernel may ask which is the larger. Sizes of two kinds are
+equal in a shape that is misread, and the larger by chance.
+"""
 PRODUCTS = (("B", "H"),)
 """Sizes whose product a kernel may hang on: how many blocks of its grid."""
 

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
@@ -77,6 +78,11 @@ class Symptom:
     @property
     def diagnoses(self) -> frozenset[str]:
         return self.finding.causes
+
+    @property
+    def is_nearness(self) -> bool:
+        """Whether its cause is that an arithmetic that was not declared comes as near."""
+        return str(self.finding.cause or "").startswith(NEARNESS)
 
     @property
     def is_joint(self) -> bool:
@@ -236,7 +242,7 @@ def blocks(lower: Symptom, upper: Symptom) -> bool:
     Tell whether the upper cell need not be looked at before the lower one is right. Nobody knows
     whether an operation calls the one that the specification calls: only the same trouble waits.
     """
-    if is_explained_check(lower, upper):
+    if is_explained_check(lower, upper) or is_nearness_beside(lower, upper):
         return True
     if not is_prerequisite(lower.tally, upper.tally) or are_unrelated(lower, upper):
         return False
@@ -257,6 +263,20 @@ def is_explained_check(lower: Symptom, upper: Symptom) -> bool:
         and bool(lower.diagnoses)
         and upper.tally["aspect"] in ANSWER
         and all(lower.tally[name] == upper.tally[name] for name in alike)
+    )
+
+
+def is_nearness_beside(lower: Symptom, upper: Symptom) -> bool:
+    """
+    Tell whether all that the upper sign says is that an arithmetic comes near, where another sign
+    of the same implementation has a mistake.
+    """
+    same = ("backend", "implementation", "dtype")
+    return (
+        upper.is_nearness
+        and bool(lower.diagnoses)
+        and not lower.is_nearness
+        and all(lower.tally[name] == upper.tally[name] for name in same)
     )
 
 

@@ -159,6 +159,12 @@ TEXTS: dict[str, Filled] = {
     ),
     "CLIPPED": ({"number": 10.0}, "scores clipped to -10 and 10"),
     "CLIPPED_ABOVE": ({"number": 10.0}, "scores above 10 taken for 10"),
+    "NEGATIVE_TIMES": ({"number": 0.2}, "scores below 0 multiplied by 0.2"),
+    "SMALL_WEIGHTS": ({"number": 0.01}, "weights below 0.01 taken for 0"),
+    "CLIPPED_GRADIENT": (
+        {"number": 1.0},
+        "the gradient of the scores clipped to -1 and 1",
+    ),
     "ADDED_TO_SHIFTED": (
         {"number": 1e-6},
         "1e-06 added to the sum of the softmax, after its maximum was subtracted",
@@ -167,6 +173,21 @@ TEXTS: dict[str, Filled] = {
         {"number": 1.0},
         "1 added to the sum of the exponentials, as of a further key without a value",
     ),
+    "ADDED_TO_WEIGHTS": (
+        {"number": 0.01},
+        "0.01 added to each weight, to those of hidden keys too",
+    ),
+    "ADDED_TO_SEEN": ({"number": 0.01}, "0.01 added to each weight of a visible key"),
+    "HIDDEN_AT": (
+        {"number": -1.0},
+        "hidden scores at -1, which is a number and not minus infinity",
+    ),
+    "HIDDEN_AT_SOME": ({}, "hidden scores at a number in place of minus infinity"),
+    "ADDED_TO_HIDDEN": (
+        {"number": -5.0},
+        "-5 added to hidden scores in place of minus infinity",
+    ),
+    "NEARNESS": ({}, "as near as "),
     "EVERY_OUTPUT": ({"factor": "3.00% high"}, "every output is 3.00% high"),
     "OUTPUT_HAS_FACTOR": (
         {"name": "the gradient by key", "factor": "off by a factor of 3"},

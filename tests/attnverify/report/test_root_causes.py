@@ -20,6 +20,7 @@ from attnverify.backends.implementation import Backend
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import DTYPES
 from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.sentences import FREEDOM_DECLARED
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_RECORDED, NOT_REFUSED, Finding
 from attnverify.failures.record import FailureRecord
@@ -242,6 +243,18 @@ def test_a_root_cause_is_told_with_the_region_of_what_names_it() -> None:
         ("splits (seen when M > 32)", 1, 0),
         ("empty rows (seen when a row sees no key)", 3, 0),
     ]
+
+
+def test_an_arithmetic_that_comes_near_is_no_cause_beside_a_mistake() -> None:
+    name = "exponentials of few digits"
+    near = Cause(FREEDOM_DECLARED.format(what=name, declared="{}"), (Explanation(name, name),))
+    slow = failed("softmax", "wrong number", aspect="gradients", causes=(name,))
+    slow["findings"] = [Finding("wrong number", cause=near).as_dict()]
+    mistake = failed("softmax", "NaN", causes=("a maximum of all rows",))
+    (told,) = triage([mistake, slow])
+    assert (told.cells, told.blocked) == ([mistake], [slow])
+    (alone,) = triage([slow])
+    assert alone.cells == [slow]
 
 
 def test_two_faults_of_one_cell_are_two_causes() -> None:

@@ -191,3 +191,131 @@ def test_a_number_that_the_law_does_not_have_is_told(
     text = WITH_A_NUMBER.format(scale=scale, added=added)
     (finding,) = judge_file(tmp_path, text, "float32", "values").findings
     assert told in str(finding.cause)
+
+
+WITH_A_SLIP = """
+import math
+import torch
+import torch.nn.functional as F
+
+FEATURES = {{"float mask": False}}
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    {first}
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    is_bare = mask is None
+    mask = torch.ones_like(scores) > 0 if is_bare else mask
+    scores = {hidden}
+    weights = {weights}
+    return (weights * mask.any(-1, keepdim=True)) @ value
+"""
+SLIPS: dict[str, dict[str, str]] = {
+    "hidden scores at -1, which is a number": {"hidden": "scores.masked_fill(~mask, -1.0)"},
+    "hidden scores at 0.001, which is a number": {"hidden": "scores.masked_fill(~mask, 1e-3)"},
+    "-3 added to hidden scores": {"hidden": "scores - 3.0 * ~mask"},
+    "value of the keys in reverse order": {"first": "value = value.flip(-2)"},
+    "value of the next key, the first behind the last": {"first": "value = value.roll(-1, -2)"},
+    "each row of query divided by its length first": {
+        "first": "query = F.normalize(query, dim=-1)"
+    },
+    "each row of query and key standardised": {
+        "first": "query, key = (F.layer_norm(x, x.shape[-1:]) for x in (query, key))"
+    },
+    "exponentials that are not divided by their sum": {
+        "weights": "torch.exp(scores - scores.amax(-1, keepdim=True))"
+    },
+    "a softmax over the queries and keys together": {
+        "weights": "torch.softmax(scores.flatten(-2), -1).reshape(scores.shape)"
+    },
+    "a mask of which True means hidden beside rows without keys": {
+        "hidden": "scores.masked_fill(mask != is_bare, -1e30)"
+    },
+    "0.01 added to each weight, to those of hidden keys too": {
+        "weights": "torch.softmax(scores, -1) + 0.01"
+    },
+    "scores below 0 multiplied by 0.2": {"weights": "torch.softmax(F.leaky_relu(scores, 0.2), -1)"},
+    "weights below 0.01 taken for 0": {
+        "weights": "F.threshold(torch.softmax(scores, -1), 0.01, 0.0)"
+    },
+    "the last key of each tile of 64 left out": {
+        "hidden": "scores.masked_fill(~mask | (torch.arange(key.shape[2]) % 64 == 63), -1e30)"
+    },
+    "a maximum of all rows of all heads": {
+        "weights": "torch.exp(scores - scores.amax()); weights = weights / weights.sum(-1, True)"
+    },
+}
+
+
+@pytest.mark.parametrize("told", SLIPS)
+def test_a_slip_in_one_line_is_told_as_itself(told: str, tmp_path: Path) -> None:
+    right = {
+        "first": "",
+        "hidden": "scores.masked_fill(~mask, -1e30)",
+        "weights": "torch.softmax(scores, -1)",
+    }
+    text = WITH_A_SLIP.format(**right | SLIPS[told])
+    for finding in judge_file(tmp_path, text, "float32", "values").findings:
+        assert told in str(finding.cause)
+
+
+def test_the_number_of_hidden_scores_is_told_only_where_another_would_not_do(
+    tmp_path: Path,
+) -> None:
+    text = WITH_A_SLIP.format(
+        first="", hidden="scores.masked_fill(~mask, -1.0)", weights="torch.softmax(scores, -1)"
+    )
+    found = judge_file(tmp_path, text, "float32", "gradients").findings
+    assert len({each.name for one in found if one.cause for each in one.cause.explanations}) == 1
+    assert not any("scores at 0" in str(one.cause) for one in found)
+
+
+BACKWARD = """
+import math
+import torch
+
+FEATURES = {{"float mask": False}}
+
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        weights = torch.softmax(scores, -1).nan_to_num(0.0)
+        ctx.save_for_backward(query, key, value, weights)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx, d_output):
+        query, key, value, weights = ctx.saved_tensors
+        d_weights, scale = d_output @ value.mT, 1 / math.sqrt(query.shape[-1])
+        delta = (weights * d_weights).sum(-1, keepdim=True)
+        d_scores = weights * (d_weights - delta)
+        d_value = weights.mT @ d_output
+        return {query} @ key * scale, {key}.mT @ query * scale, {value}, None
+
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    return Attention.apply(query, key, value, mask)
+"""
+BACKWARDS: dict[str, dict[str, str]] = {
+    "the gradient by key as of the specification with no row mean in the softmax's gradient": {
+        "key": "(weights * d_weights)"
+    },
+    "the gradient of the scores clipped to -0.1 and 0.1": {
+        "query": "d_scores.clamp(-0.1, 0.1)",
+        "key": "d_scores.clamp(-0.1, 0.1)",
+    },
+    "the gradient by value as of the specification with that of the next head": {
+        "value": "d_value.roll(-1, 1)"
+    },
+}
+
+
+@pytest.mark.parametrize("told", BACKWARDS)
+def test_a_slip_in_a_backward_is_told_as_itself(told: str, tmp_path: Path) -> None:
+    right = {"query": "d_scores", "key": "d_scores", "value": "d_value"}
+    text = BACKWARD.format(**right | BACKWARDS[told])
+    found = judge_file(tmp_path, text, "float32", "gradients").findings
+    assert any(told in str(finding.cause) for finding in found)
