@@ -44,7 +44,7 @@ from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
-from attnverify.ptx.launchers.nvrtc import compile_text
+from attnverify.ptx.launchers.nvrtc import compile_source, compile_text
 
 SDPA, ALIBI, XL, LEARNED = (
     "scaled_dot_product_attention",
@@ -766,3 +766,23 @@ def test_nothing_is_compiled_before_it_is_needed() -> None:
         ).returncode
         == 0
     )
+
+
+WHO_IS_IT = """
+extern "C" __global__ void who_is_it(int* in_turn, int* last_first)
+{
+    const int at = 2 * (blockIdx.y * gridDim.x + blockIdx.x);
+    in_turn[at] = last_first[at] = block_head();
+    in_turn[at + 1] = block_rows(), last_first[at + 1] = last_block_rows();
+}
+"""
+
+
+def test_blocks_in_cuda_that_run_side_by_side_take_the_rows_of_one_head() -> None:
+    """In the order in which a GPU starts them; of heads first, each wave would read all keys."""
+    in_turn = [[head, block] for head in range(3) for block in range(4)]
+    last_first = [[head, block] for head in range(3) for block in reversed(range(4))]
+    module = compile_source(source.text("device.cuh") + WHO_IS_IT, ("-std=c++17",), target=90)
+    found = np.zeros((2, 12, 2), np.int32)
+    module["who_is_it"].launch((3, 4), 1, [found[0], found[1]])
+    assert found.tolist() == [in_turn, last_first]

@@ -25,7 +25,7 @@ BOTH = ("--profile", "quick", "--dtype", "fp64", "--dtype", "fp32", "-k", "value
 TRITON = ("--profile", "quick", "--dtype", "fp16", "-k", "values or gradients")
 
 CHANGING = (
-    (r"^\d+/\d+ cells, .*\n", ""),
+    (r"^(\d+/\d+ cells, .*|loading .* \.\.\.)\n", ""),
     (r" \(installed: .*?\)", ""),
     (r", with subnormal numbers of bfloat16 as 0, as torch has them here", ""),
     (r"(?s)  processor: .*?\n(?=  \S+\.py: )", ""),

@@ -30,6 +30,9 @@ Lines of a whole run, by the columns; what --resume says, to save time, is not c
 the path is.
 """
 
+PROGRESS = re.compile(r"(?m)^(\d+/\d+ cells, .*|loading .* \.\.\.)\n")
+"""What a busy machine alone is told."""
+
 KERNELS = {
     **{
         f"{slug}.py": REPORTS[slug]["run"]
@@ -73,7 +76,7 @@ def test_a_kernel_with_one_mistake_is_told_on_half_a_page(name: str) -> None:
         done = run_at(columns, name, "--resume", *answers)
         counted = re.sub(r"(?m)^(nothing to resume|resumed).*\n(  .*\n)*", "", done.output)
         counted = re.sub(r"\A(attnverify .*\n)(  .*\n)+", r"\1", counted)  # where it is installed
-        counted = re.sub(r"(?m)^\d+/\d+ cells, .*\n", "", counted)  # told on a busy machine alone
+        counted = PROGRESS.sub("", counted)
         lines = counted.splitlines()
         assert done.status == 1 and len(lines) <= most, done.output
         lines = [line for line in lines if line]
@@ -106,7 +109,7 @@ def test_a_right_kernel_reads_as_right_at_a_glance(
     monkeypatch.setenv("COLUMNS", str(columns))
     Path("right.py").write_text(RIGHT)
     done = verify("run", "right.py", "--profile", "quick", "--dtype", "float32")
-    told = re.sub(r"(?m)^(  \(.*|\d+/\d+ cells, .*)\n", "", done.output).split("attnverify 0", 1)[1]
+    told = PROGRESS.sub("", re.sub(r"(?m)^  \(.*\n", "", done.output)).split("attnverify 0", 1)[1]
     lines = [line for line in told.splitlines() if line]
     assert done.status == 0 and len(lines) <= {60: 13, 80: 10}[columns], done.output
     assert max(map(len, done.output.splitlines())) <= columns
@@ -173,7 +176,7 @@ def shift_right(x):
 def test_a_process_says_the_same_in_a_pipe() -> None:
     Path("mine.py").write_text((HERE / "mixed_verdicts.py").read_text())
     done = in_a_process("run", "mine.py", *KERNELS["mixed_verdicts.py"], "--profile", "quick")
-    lines = re.sub(r"(?m)^\d+/\d+ cells, .*\n", "", done.output).splitlines()
+    lines = PROGRESS.sub("", done.output).splitlines()
     assert done.status == 1 and len(lines) <= MOST[80]
     assert lines[1] == "failed values bool causal_mask: not exactly 0"
     assert (

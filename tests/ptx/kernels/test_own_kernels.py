@@ -16,9 +16,7 @@ import torch
 import triton.language as tl
 
 from attnverify import ROOT
-from attnverify.cupy_impl.cuda.source import text
 from attnverify.ptx.kernel import Recorded
-from attnverify.ptx.launchers.nvrtc import compile_source
 from attnverify.ptx.launchers.triton import on_machine
 from attnverify.ptx.removal import remove_each, summary
 from attnverify.torch_impl.triton.kernels.launch import Kernel, head_and_block, head_and_last_block
@@ -176,21 +174,4 @@ def test_programs_of_triton_that_run_side_by_side_take_the_blocks_of_one_head() 
     found = torch.zeros(2, HEADS * BLOCKS, 2, dtype=torch.int32)
     with on_machine(90):
         who_is_it[(HEADS, BLOCKS)](found[0], found[1])
-    assert found.tolist() == [IN_TURN, LAST_FIRST]
-
-
-WHO_IS_IT = """
-extern "C" __global__ void who_is_it(int* in_turn, int* last_first)
-{
-    const int at = 2 * (blockIdx.y * gridDim.x + blockIdx.x);
-    in_turn[at] = last_first[at] = block_head();
-    in_turn[at + 1] = block_rows(), last_first[at + 1] = last_block_rows();
-}
-"""
-
-
-def test_blocks_in_cuda_that_run_side_by_side_take_the_rows_of_one_head() -> None:
-    module = compile_source(text("device.cuh") + WHO_IS_IT, ("-std=c++17",), target=90)
-    found = np.zeros((2, HEADS * BLOCKS, 2), np.int32)
-    module["who_is_it"].launch((HEADS, BLOCKS), 1, [found[0], found[1]])
     assert found.tolist() == [IN_TURN, LAST_FIRST]
