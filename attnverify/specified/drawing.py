@@ -87,7 +87,9 @@ def _array(argument: Argument, recipe: Recipe, family: Any, rng: np.random.Gener
         return rng.random(shape) < rng.choice([0.25, 0.75, 1.0])
     if argument.kind == "offsets":
         last = recipe.sizes[argument.below]
-        return np.array([0, *np.sort(rng.integers(0, last + 1, shape[0] - 2)), last])
+        return np.array(
+            [0, *np.sort(rng.integers(0, last + 1, shape[0] - 2)), last], argument.dtype
+        )
     if argument.kind == "int":
         return _integers(argument, recipe, shape, rng)
     if argument.choices:
@@ -105,4 +107,4 @@ def _integers(
     found = rng.integers(low, high + 1, shape)
     for extra in argument.extra:
         found = np.where(rng.random(shape) < 0.2, extra, found)
-    return found
+    return found.astype(argument.dtype)

@@ -33,6 +33,7 @@ from attnverify.specified.mutants.steps import numbers_of_steps
 from attnverify.specified.reading import (
     Argument,
     as_results,
+    with_whole_numbers,
 )
 
 CHAPTER = "outside"
@@ -233,18 +234,21 @@ class SpecifiedOperation(Operation):
         """Compute what the function, or the gradient of its graph, gives."""
         if self.is_gradient:
             return self.derived(inputs).values
-        return as_results(self.run(**inputs))
+        return as_results(self.run(**with_whole_numbers(inputs)))
 
     # its bound
 
     def derived(self, inputs: Inputs) -> Derived:
         """Trace it on some inputs; of a gradient, the gradient's graph."""
-        return self.collected(inputs) if self.is_gradient else derive(self.run, inputs)
+        if self.is_gradient:
+            return self.collected(inputs)
+        return derive(self.run, with_whole_numbers(inputs))
 
     def collected(self, inputs: Inputs, collect: Collect = added_up) -> Derived:
         """Trace a gradient, of which what arrives at a node is added up, or collected otherwise."""
         arriving = [x for name, x in inputs.items() if name.startswith("d_output")]
         rest = {name: x for name, x in inputs.items() if not name.startswith("d_output")}
+        rest = with_whole_numbers(rest)
         return derive_gradient(self.run, rest, arriving, self.floats, collect=collect)
 
     def bound(self, precision: tuple[Precision, ...], **inputs: Any) -> Any:

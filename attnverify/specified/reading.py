@@ -33,7 +33,8 @@ class Argument:
     """
     One argument. Of an array: the letters of its axes with their factors, and its kind: "float",
     "bool", "int" or "offsets" (one more than its axis has, up to the size ``below``); of a number:
-    its choices, the usual one first, which may be ``guessed``.
+    its choices, the usual one first, which may be ``guessed``. Integers are handed on in their
+    ``dtype``.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Argument:
     least: int = 0
     most: int = 0
     guessed: bool = False
+    dtype: str = "int64"
 
     def shape(self, sizes: dict[str, int]) -> tuple[int, ...]:
         more = int(self.kind == "offsets")
@@ -147,7 +149,8 @@ def _read_integers(
             "the size V) or Annotated[..., range(0, 9)], got no domain"
         )
     ends = (span.start, span.stop - 1) if span is not None else (0, 0)
-    return Argument(name, "int", axes, (), below, extra, *ends)
+    dtype = dtypes[0] if len(dtypes) == 1 else "int64"
+    return Argument(name, "int", axes, (), below, extra, *ends, dtype=dtype)
 
 
 def place_of(function: Any) -> str:
@@ -167,6 +170,15 @@ def quote_line(function: Any, origin: str) -> str:
     return f"`{text}`, {origin}" if text else origin
 
 
+def with_whole_numbers(inputs: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return arguments whose integers are as wide as need be: a specification means numbers, and
+    twice an int8 is none of int8.
+    """
+    integers = {k: x for k, x in inputs.items() if isinstance(x, ndarray) and x.dtype.kind in "iu"}
+    return inputs | {k: x.astype(np.int64) for k, x in integers.items()}
+
+
 def checked(function: Callable[..., Any], arguments: tuple[Argument, ...]) -> Callable[..., Any]:
     """
     Return the specification as one that refuses, with ValueError, arrays whose axes do not fit each
@@ -177,7 +189,7 @@ def checked(function: Callable[..., Any], arguments: tuple[Argument, ...]) -> Ca
     def specification(**inputs: Any) -> Any:
         check_axes(arguments, inputs)
         with np.errstate(all="ignore"):
-            found = function(**inputs)
+            found = function(**with_whole_numbers(inputs))
         return as_results(found)
 
     return specification

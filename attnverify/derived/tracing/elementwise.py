@@ -36,11 +36,15 @@ def elementwise(name: str, *inputs: Any) -> Traced:
 
 @step
 def compared(name: str, a: Any, b: Any) -> Any:
-    """Compare: a condition whose margin is the difference; of constants, plain."""
+    """
+    Compare: a condition whose margin is the difference; plain of constants, and of infinity: what
+    rounding does to numbers does not make them infinite (:func:`tested`).
+    """
     first, second = node_of(a), node_of(b)
     with np.errstate(all="ignore"):
         value = getattr(np, name)(first.value, second.value)
-    if first.const and second.const:
+    infinite = [x for x in (first, second) if x.const and np.isinf(x.value).all()]
+    if infinite or (first.const and second.const):
         return value
     margin = elementwise("subtract", a, b).node
     return Condition(value, [spread(margin, value.shape)])

@@ -14,7 +14,7 @@ import json
 import linecache
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -193,10 +193,13 @@ class Definition:
             return Argument(name, "number", choices=(1e-5, 1e-2) if "eps" in name else choices)
         axes = self.axes(spec["shape"])
         if name in self.offsets:
-            return Argument(name, "offsets", axes, below=self.letters[self.offsets[name]])
+            below = self.letters[self.offsets[name]]
+            return Argument(name, "offsets", axes, below=below, dtype=dtype)
         kind = "float" if dtype in FLOATS else "bool" if dtype == "bool" else "int"
         ends = (0.0, 1.0) if kind == "float" and name == "top_p" else ()
-        return Argument(name, kind, axes, ends, least=1 if name == "top_k" else 0, most=3)
+        dtype = dtype if kind == "int" else "int64"
+        least = 1 if name == "top_k" else 0
+        return Argument(name, kind, axes, ends, least=least, most=3, dtype=dtype)
 
     def _below(self, known: dict[str, Argument], name: str) -> Argument:
         """Find the axis that integers are below: with its size among them the reference fails."""
@@ -204,7 +207,7 @@ class Definition:
             sizes = {one: 5 + 2 * k for k, one in enumerate(self.letters.values())}
             last, beyond = (self._runs(known, sizes, name, sizes[letter] - 1 + k) for k in (0, 1))
             if last and not beyond:
-                return Argument(name, "int", known[name].axes, below=letter)
+                return replace(known[name], below=letter, least=0, most=0)
         return known[name]
 
     def _runs(self, known: dict[str, Argument], sizes: Any, name: str, value: int) -> bool:

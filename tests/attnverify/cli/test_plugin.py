@@ -136,7 +136,10 @@ def test_of_a_file_the_answer_is_required_and_the_rest_is_told() -> None:
     done = judged(FIRST, "--op", "rel_shift", "--require", "answer")
     assert done.status == 0 and done.verdicts()["rel_shift", "refusals"] == "failed"
     page = str(report_page(done.report or {}))
-    assert "not required, and not met: refusals (--require contract asks for it)" in done.output
+    assert (
+        "not required, and not met: refusals of invalid calls (--require contract asks for it)"
+        in done.output
+    )
     assert "not required, and no failure of this run: 1 cells of refusals not met" in page
     assert re.search(r">\s*not met\s*<", page)
     others = len(done.verdicts()) - 1

@@ -117,6 +117,16 @@ def test_a_choice_within_its_own_error_may_come_out_as_the_other() -> None:
     assert decided < 1e-6
 
 
+def hides_minus_infinity(x: ndarray) -> ndarray:
+    return np.where(x - 1.0 != -np.inf, x, 0.0)
+
+
+def test_rounding_makes_no_number_infinite() -> None:
+    """What hides scores of minus infinity hides the same ones in every arithmetic."""
+    x = np.array([-3e38, 0.0])
+    assert derive(hides_minus_infinity, {"x": x}).outputs.margins == ()
+
+
 def by_order(x: ndarray) -> ndarray:
     return x[np.argsort(x[:, 0] * 3)]
 

@@ -147,3 +147,9 @@ def test_what_is_not_understood_is_refused_by_name(old: str, new: str, words: st
     text = json.dumps(RMSNORM).replace(old, new)
     with pytest.raises(ValueError, match=f"given.json: {words}|{words}"):
         register_file(str(written(json.loads(text))))
+
+
+def test_indices_come_in_the_dtype_of_the_definition() -> None:
+    operation = registered("gqa paged decode")
+    case = next(cases(operation))
+    assert {case.inputs[name].dtype.name for name in ("indptr", "indices")} == {"int32"}

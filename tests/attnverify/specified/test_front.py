@@ -569,3 +569,27 @@ def test_the_parts_of_a_gradient_have_the_same_places_at_all_sizes() -> None:
     assert len(first) > 5
     assert all(first[place] == second[place] for place in set(first) & set(second))
     assert len(set(first) & set(second)) > 5
+
+
+WEIGHTS = '''
+from jaxtyping import Float, Int8
+from numpy import ndarray
+
+
+def scaled(x: Float[ndarray, "B F"], w: Int8[ndarray, "F"]):
+    """Twice the weights are no integers of eight bits."""
+    return x * (w * 2)
+'''
+
+
+@pytest.mark.parametrize(("read", "status"), [("int8", 0), ("uint8", 1)])
+def test_a_kernel_is_given_integers_of_the_width_that_is_annotated(read: str, status: int) -> None:
+    """As a pointer to eight bits: of int64 a kernel would read each number eight times as wide."""
+    Path("my_spec.py").write_text(WEIGHTS)
+    Path("right.py").write_text(
+        "import numpy as np\n\n\ndef scaled(x, w):\n"
+        f"    return x * (2 * w.view(np.{read}).astype(np.float32)).astype(x.dtype)\n"
+    )
+    options = ("--profile", "quick", "--dtype", "float32", "--require", "answer")
+    done = judged("right.py", "--spec", "my_spec.py", *options)
+    assert done.status == status, done.output
