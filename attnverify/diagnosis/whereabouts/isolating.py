@@ -27,7 +27,7 @@ from attnverify.reference.oracle import evaluate_spec
 
 Change = Callable[[Inputs], Inputs]
 MASKS = ("mask", "visible", "attn_mask", "key_padding_mask")
-EQUAL, BIASED = "where all scores are equal, without a mask", "where queries are 0, without a mask"
+EQUAL, BIASED = "where all scores are equal, without a mask", "where {} are 0, without a mask"
 SCORING = ("query", "u", "v", "query_pos_bias", "key_pos_bias", "w_score")
 
 
@@ -81,7 +81,9 @@ def below_zero(score: np.ndarray) -> np.ndarray:
     return np.asarray(score - np.where(np.isfinite(top), top, 0))
 
 
-SCORED = ("q_proj", "query.linear")
+SCORED = ("q_proj", "query.linear", "k_proj", "key.linear")
+"""Both sides: one may take what belongs to the other."""
+
 OUT, FEED = ("o_net", "out_proj", "output"), ("ff_in", "ff_out")
 
 
@@ -162,17 +164,18 @@ def rows_of(operation: Operation) -> Sequence[Isolated]:
     if operation.is_gradient or operation.outside is not None:
         return ()
     if "parameters" in operation.arguments:
-        return of_biased(LAYER) if operation.traits.slopes else LAYER
+        return of_biased(LAYER, "queries and keys") if operation.traits.slopes else LAYER
     if "score" in operation.arguments:
         return SOFTMAX
     if not {"query", "key", "value"} <= set(operation.arguments):
         return ()
-    return of_biased(ATTENTION) if operation.traits.slopes else ATTENTION
+    return of_biased(ATTENTION, "queries") if operation.traits.slopes else ATTENTION
 
 
-def of_biased(rows: Sequence[Isolated]) -> Sequence[Isolated]:
-    """The same where scores have biases that no query makes."""
-    return [replace(row, words=BIASED) if row.words == EQUAL else row for row in rows]
+def of_biased(rows: Sequence[Isolated], zeros: str) -> Sequence[Isolated]:
+    """The same where scores have biases that no query makes, with what is 0."""
+    words = BIASED.format(zeros)
+    return [replace(row, words=words) if row.words == EQUAL else row for row in rows]
 
 
 def first_wrong_stage(

@@ -319,3 +319,38 @@ def test_a_slip_in_a_backward_is_told_as_itself(told: str, tmp_path: Path) -> No
     text = BACKWARD.format(**right | BACKWARDS[told])
     found = judge_file(tmp_path, text, "float32", "gradients").findings
     assert any(told in str(finding.cause) for finding in found)
+
+
+LAYER = """
+import math
+import torch
+
+
+def multi_head_attention(
+    query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None
+):
+    def project(x, name, bias):
+        bias = parameters.get(f"{bias}.bias")
+        return torch.nn.functional.linear(x, parameters[f"{name}.weight"], bias)
+
+    def heads(*of):
+        return project(*of).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    q, k = heads(query, "q_proj", "k_proj"), heads(key, "k_proj", "k_proj")
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if key_padding_mask is not None:
+        scores = scores.masked_fill(key_padding_mask[:, None, None], -torch.inf)
+    if attn_mask is not None:
+        mask = attn_mask.unflatten(0, (-1, num_heads)) if attn_mask.ndim == 3 else attn_mask
+        hidden = mask.dtype == torch.bool
+        scores = scores.masked_fill(mask, -torch.inf) if hidden else scores + mask
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)
+    mixed = (weights @ heads(value, "v_proj", "v_proj")).transpose(1, 2).flatten(2)
+    return project(mixed, "out_proj", "out_proj"), weights
+"""
+
+
+def test_a_query_with_the_bias_of_the_keys_is_no_mistake_of_the_values(tmp_path: Path) -> None:
+    """What leaves all scores equal is 0 on both sides: one may take what belongs to the other."""
+    for finding in judge_file(tmp_path, LAYER, "float32", "values").findings:
+        assert "projections of values" not in str(finding.cause)
