@@ -527,8 +527,6 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     ),
     (MASKED, "boolean masks applied after the softmax, so that rows do not sum to 1",
      masked_after_softmax),
-    (FLOATS, "a float mask subtracted in place of added",
-     float_mask(lambda s: replace(s, bias=None if s.bias is None else -s.bias))),
     (FLOATS, "a float mask multiplied with the scores in place of added",
      float_mask(with_factor_of_mask)),
     (FLOATS, "NaN in rows that a float mask empties",
