@@ -29,13 +29,18 @@ ENOUGH = 4
 """So many numbers at least must be wrong: some factor explains any single one."""
 
 
+def has_all(o: Observation) -> bool:
+    """Whether each output is there, in the shape that it should have."""
+    return [x.shape for x in o.actual] == [x.shape for x in o.expected]
+
+
 def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation | None:
     """
     Fit the factor that explains all observations; None also where the errors are so small that
     roundings may explain them.
     """
     wrong = [observation for observation in seen if observation.wrong][:MOST]
-    if any(not o.bounds or o.bounds[0] is None for o in wrong):
+    if any(not o.bounds or o.bounds[0] is None or not has_all(o) for o in wrong):
         return None
     if max((o.distance(o.expected) for o in wrong), default=0.0) < CLEARLY:
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.factors.fit import enumerate_names, output_of
+from attnverify.diagnosis.factors.fit import enumerate_names, has_all, output_of
 from attnverify.diagnosis.matching.best import best_matches
 from attnverify.diagnosis.whereabouts.outputs import output_names, with_names_of
 from attnverify.judge.observation import Observation, arrays
@@ -52,11 +52,6 @@ def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -
     return (
         Cause("; ".join(each.words for each in told), tuple(told), len(told) > 1) if told else None
     )
-
-
-def has_all(o: Observation) -> bool:
-    """Whether each output has the shape that it should have."""
-    return [x.shape for x in o.actual] == [x.shape for x in o.expected]
 
 
 def part_of(o: Observation, number: int) -> Observation:
