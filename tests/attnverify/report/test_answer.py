@@ -17,6 +17,7 @@ from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import NOT_RECORDED, Finding
 from attnverify.options import FAILURES
 from attnverify.report.answer import ROWS, answer, right_in_words, rows_in_words
+from attnverify.report.next_steps import describe_right
 from attnverify.verdicts.tally import CellResult
 from tests.attnverify.report.test_root_causes import failed, recorded, replay_of
 from tests.reports.grade import text_of
@@ -321,3 +322,13 @@ def test_the_replay_says_which_mistake_it_shows_where_the_first_was_not_recorded
     unkept = replace(tiles, notes=(f"{NOT_RECORDED}no room",))
     lines = answered(with_findings(failed("softmax"), unkept, top), width=100)
     assert lines[-1] == f"   replay (mistake 2): {replay_of(top)}"
+
+
+def test_what_is_known_to_fail_uses_no_share_of_the_bound() -> None:
+    cell = {"aspect": "values", "dtype": "float32", "cases": 9, "reason": ""}
+    right = cell | {"verdict": "passed", "budget": 0.5}
+    known = cell | {"verdict": "known failure", "budget": float("inf")}
+    told = describe_right([right, known], [right, known])
+    assert told.startswith(
+        "right in float32 (values: 18 cases, at most 0.5x of the bound), but for 1"
+    )
