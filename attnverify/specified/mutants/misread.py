@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.outside import Mutant, Number
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.specified.reading import Argument
+from attnverify.specified.reading import Argument, with_whole_numbers
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
@@ -116,8 +116,9 @@ def _answer_of(
     operation: "SpecifiedOperation", read: dict[str, Read]
 ) -> Callable[[dict[str, Any]], Any]:
     def answer(inputs: dict[str, Any]) -> Any:
+        wide = with_whole_numbers(inputs)
         with np.errstate(all="ignore"):
-            return operation.evaluate(inputs | {n: change(inputs[n]) for n, change in read.items()})
+            return operation.evaluate(wide | {n: change(wide[n]) for n, change in read.items()})
 
     return answer
 
