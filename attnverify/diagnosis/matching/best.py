@@ -11,7 +11,7 @@ from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.diagnosis.factors.least_squares import unit
 from attnverify.diagnosis.public_conventions import PUBLIC
-from attnverify.judge.observation import Observation, arrays
+from attnverify.judge.observation import Observation
 
 CLEARLY = 4.0
 """A candidate explains only what the specification does not: it must be nearer by this factor."""
@@ -93,9 +93,8 @@ def is_near(candidate: Candidate, seen: Observation) -> bool:
     ratio = candidate.distance(seen)
     if ratio <= TWO_ERRORS or ratio > min(seen.distance(seen.expected) / FAR, FAR):
         return ratio <= TWO_ERRORS
-    parts = zip(
-        seen.actual, seen.expected, arrays(candidate.answer(seen)), seen.bounds, strict=True
-    )
+    answer = seen.asked_for(candidate.answer(seen))
+    parts = zip(seen.actual, seen.expected, answer, seen.bounds, strict=True)
     off = (
         [np.abs(unit(actual, other, bound, seen.dtype)) for other in (own, law)]
         for actual, law, own, bound in parts

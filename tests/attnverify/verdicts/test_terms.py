@@ -143,6 +143,31 @@ def test_what_is_wrong_without_an_lse_is_explained(tmp_path: Path) -> None:
     assert str(finding.cause).startswith("the weights are wrong, and right where query is 0")
 
 
+WINDOWED = """
+import torch
+
+FEATURES = {"lse": False}
+
+
+def grouped_attention(query, key, value, *, window=None):
+    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    N, M = scores.shape[-2:]
+    apart = torch.arange(M) - torch.arange(N)[:, None] - (M - N)
+    left, right = window or (None, None)
+    hidden = torch.zeros(N, M, dtype=torch.bool)
+    hidden |= (apart < -left - 1) if left is not None else hidden
+    hidden |= (apart > right) if right is not None else hidden
+    return torch.softmax(scores.masked_fill(hidden, -torch.inf), -1).nan_to_num(0.0) @ value
+"""
+
+
+def test_a_wider_window_without_an_lse_is_explained(tmp_path: Path) -> None:
+    """The search broke off: of a candidate that is far nearer than the law all outputs count."""
+    (finding, *_) = judge_file(tmp_path, WINDOWED, "float32").findings
+    assert "a window with a key more on the left" in str(finding.cause)
+
+
 def test_a_missing_lse_that_is_not_declared_is_told_and_nothing_is_searched(tmp_path: Path) -> None:
     """The search broke off: an answer of one array was compared with bounds of two."""
     (finding, *_) = judge_file(tmp_path, ALONE.format(declared=""), "float32").findings
