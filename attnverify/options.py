@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.device_assignment import TARGETS
+from attnverify.field_names import FIRST, IN_THE_FIELD
 from attnverify.precision import DTYPES
 
 PROFILES = {"quick": 20, "default": 100, "thorough": 2000}
@@ -40,21 +41,6 @@ ALIASES = {
     "bf16": "bfloat16",
 }
 """Other names of the dtypes, as the field writes them."""
-
-
-FIRST = "scaled_dot_product_attention"
-"""What is meant by attention alone, where a part of a word is that of several."""
-
-IN_THE_FIELD = {
-    **dict.fromkeys(("sdpa", "flash", "flash_attention"), FIRST),
-    **dict.fromkeys(("gqa", "mqa", "swa", "grouped_query_attention"), "grouped_attention"),
-    **dict.fromkeys(("multi_query_attention", "sliding_window_attention"), "grouped_attention"),
-    **dict.fromkeys(("rope", "rotary"), "rotary_embedding"),
-    **dict.fromkeys(("varlen", "flash_attn_varlen"), "packed_attention"),
-    "mha": "multi_head_attention",
-    "mla": "latent_attention",
-}
-"""Names that the field has for operations."""
 
 
 def one_of(text: str, words: Iterable[str], what: str = "", more: str = "") -> str:

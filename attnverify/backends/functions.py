@@ -22,6 +22,7 @@ from attnverify.backends.modules import NotThere, parse_module
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.outside import answers_of
+from attnverify.field_names import IN_THE_FIELD
 
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
 
@@ -201,15 +202,17 @@ def guess_operation(
     functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
 ) -> tuple[str, str] | None:
     """
-    Name the operation that the one function may be, and say so: that whose name its own or the
-    file's holds, else the plain attention, else the only one that is called with such arguments.
-    None where nothing is plain.
+    Name the operation that the one function may be, and say so: that whose name, or the field's
+    name for it, its own or the file's holds, else the plain attention, else the only one that is
+    called with such arguments. None where nothing is plain.
     """
     if len(functions) != 1 or any(map(parse_name, functions)):
         return None
     ((name, function),) = functions.items()
     found = [one for one in CATALOGUE if takes_arguments(function, one, declared)]
-    named = [one for one in found if one in f"{name} {parse_source(source).name}"]
+    words = f"_{name}_{parse_source(source).name}_".lower()
+    means = {one for word, one in IN_THE_FIELD.items() if f"_{word}_" in words} - {PLAIN}
+    named = [one for one in found if one in words or one in means]
     plain = [one for one in found if one == PLAIN]
     for chosen in (named, plain, found):
         if len(chosen) == 1:

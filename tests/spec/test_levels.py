@@ -15,7 +15,7 @@ from attnverify import ROOT
 
 LEVELS = (
     ("contract",),
-    ("catalogue", "precision", "timing", "device_assignment", "machine", "ptx"),
+    ("catalogue", "precision", "timing", "device_assignment", "field_names", "machine", "ptx"),
     ("bounds", "backends", "options"),
     ("inputs", "derived"),
     ("reference", "specified"),

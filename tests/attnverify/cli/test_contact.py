@@ -12,7 +12,7 @@ import pytest
 
 from attnverify.bench.measure import roofline
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.options import IN_THE_FIELD
+from attnverify.field_names import IN_THE_FIELD
 from tests.support.run_attnverify import ROOT, in_a_process, load_backends_here, verify
 
 RIGHT = """\

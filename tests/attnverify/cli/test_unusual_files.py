@@ -150,6 +150,22 @@ def test_the_one_function_of_a_file_is_judged_whatever_its_name(
     assert f"if it is another: attnverify run {file}:{name}=OPERATION" in told
 
 
+IN_TURN = ATTENTION.replace(
+    "    score",
+    "    k, v = (np.tile(x, (1, q.shape[1] // x.shape[1], 1, 1)) for x in (k, v))\n    score",
+)
+
+
+@pytest.mark.parametrize("name", ["gqa", "fast_gqa", "grouped_query_attention", "my_mqa_kernel"])
+def test_a_file_named_for_shared_heads_is_judged_with_shared_heads(name: str) -> None:
+    """It passed as a plain attention, which has as many heads of keys as of queries."""
+    file = write(IN_TURN.replace("flash", name) + '\n\nFEATURES = {"lse": False}\n')
+    done = verify("run", file, "--profile", "quick", "--dtype", "float32", "-k", "values")
+    told = " ".join(done.output.split())
+    assert done.status == 1 and f"{name} is taken for grouped_attention" in told
+    assert "query heads that read the heads of keys in turn" in told
+
+
 @pytest.mark.parametrize("function", ["moved(x)", "flash(a, b, c)", "load(path)"])
 def test_where_arguments_fit_several_operations_or_none_nothing_is_guessed(function: str) -> None:
     done = verify("run", write(f"import numpy as np\n\n\ndef {function}:\n    return 0\n"))
