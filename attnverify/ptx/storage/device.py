@@ -35,6 +35,9 @@ SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 1 << 56, 1 << 57, 1 << 58
 EDGE = 256
 """Bytes to which a GPU aligns what it allocates."""
 
+PIECE = 1 << 20
+"""So many bytes of an array are copied at a time, those that hold nothing but zeros not at all."""
+
 
 def edge_of(x: Array) -> int:
     """
@@ -56,7 +59,8 @@ class Allocation:
 
     def __init__(self, label: str, start: int, low: int, size: int, written: bool) -> None:
         self.label, self.start, self.low, self.high = label, start, low, low + size
-        self.bytes = np.full((low + size + EDGE - 1) // EDGE * EDGE, 0xFF, np.uint8)
+        length = (low + size + EDGE - 1) // EDGE * EDGE
+        self.bytes = np.zeros(length, np.uint8) if written else np.full(length, 0xFF, np.uint8)
         self.written = None if written else np.zeros(len(self.bytes), bool)
         self.shadow: Shadow | None = None
         self.touched = False
@@ -101,13 +105,20 @@ class Memory:
     def place(
         self, x: Array, label: str = "", initialised: bool = True, edge: int | None = None
     ) -> Allocation:
-        """A copy of an array's bytes, ``edge`` bytes behind a multiple of 256."""
+        """
+        A copy of an array's bytes, ``edge`` bytes behind a multiple of 256. What nobody has written
+        on the host takes no memory here either: an array may be larger than that.
+        """
         if not x.flags.c_contiguous:
             raise ValueError(
                 f"x: wanted an array in one piece, got strides {x.strides} for the shape {x.shape}"
             )
         made = self.reserve(x.nbytes, label, edge_of(x) if edge is None else edge, initialised)
-        made.contents[:] = x.reshape(-1).view(np.uint8)
+        given, contents = x.reshape(-1).view(np.uint8), made.contents
+        for at in range(0, len(given), PIECE):
+            piece = given[at : at + PIECE]
+            if not initialised or piece.view(np.bool_).any():
+                contents[at : at + PIECE] = piece
         return made
 
     def reserve(
@@ -115,7 +126,7 @@ class Memory:
     ) -> Allocation:
         """
         Reserve room for so many bytes, ``low`` bytes behind a multiple of 256; at first every byte
-        is 255, NaN in every format.
+        is 255, NaN in every format, where it does not count as written.
         """
         if size >= 1 << (ALONE - 1):
             raise ValueError(f"size: wanted less than {1 << (ALONE - 1)} bytes, got {size}")

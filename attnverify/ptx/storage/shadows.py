@@ -8,6 +8,7 @@ atomic, are a race, unless something orders them: a :class:`~attnverify.ptx.stor
 says so for the memory of the device.
 """
 
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -72,12 +73,19 @@ class Shadow:
     def __init__(
         self, places: int, time: Array | None = None, order: Ordered | None = None
     ) -> None:
-        self.time, self.order = time, order
-        self.writer = np.zeros(places, np.int64)
-        self.reader = np.zeros(places, np.int64)
+        self.time, self.order, self.places = time, order, places
         self.aside: list[tuple[Array, Actors, int]] = []
         self.kept = 0
         self.written = self.stamped = False
+
+    @cached_property
+    def writer(self) -> Array:
+        """Made when somebody writes: for each byte that is only read it would be eight."""
+        return np.zeros(self.places, np.int64)
+
+    @cached_property
+    def reader(self) -> Array:
+        return np.zeros(self.places, np.int64)
 
     def read(self, places: Array, actors: Actors, index: int) -> Conflict | None:
         """Lanes read places [lanes each]."""

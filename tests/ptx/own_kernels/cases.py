@@ -34,18 +34,18 @@ class Case:
     def extra(self, dtype: str) -> dict[str, Any]:
         """Masks, dropout and alignment."""
         random, found = np.random.default_rng(1), {}
-        pairs = (self.shapes[0][-2], self.shapes[1][-2])
+        pairs, heads = (self.shapes[0][-2], self.shapes[1][-2]), self.shapes[0][:-2]
         if "visible" in self.options:
             found["mask"] = random.random(pairs) < 0.8
         if "added" in self.options:
-            found["mask"] = random.standard_normal((B, H, *pairs)).astype(DTYPES[dtype])
+            found["mask"] = random.standard_normal((*heads, *pairs)).astype(DTYPES[dtype])
         if "dropout" in self.options:
-            found |= {"keep": random.random((B, H, *pairs)) < 0.75, "p": 0.25}
+            found |= {"keep": random.random((*heads, *pairs)) < 0.75, "p": 0.25}
         return found | ({"align": "end"} if "end" in self.options else {})
 
 
-def cases_of(n: int, m: int) -> dict[str, Case]:
-    """A case of each kind of kernel with so many queries and keys."""
+def cases_of(n: int, m: int, H: int = H) -> dict[str, Case]:
+    """A case of each kind of kernel with so many queries, keys and heads."""
     heads = ((B, H, n, D), (B, H, m, D), (B, H, m, E))
     learned = (*heads, (2 * m, H, D), (2 * m, H), (H, D))
     keys = m // 2 + 4  # the kernels of additive attention take many instructions for each

@@ -62,5 +62,5 @@ def run_triton(case: Case, dtype: str) -> list[np.ndarray]:
 
 def as_tensor(x: np.ndarray) -> torch.Tensor:
     if x.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(x.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(x.copy())
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
