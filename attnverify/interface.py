@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from attnverify import bounds
-from attnverify.backends.declarations import Declarations
+from attnverify.backends.declarations import read_declarations
 from attnverify.backends.implementation import Backend
 from attnverify.backends.loader import implementation_of_function
 from attnverify.backends.modules import imported_library
@@ -159,7 +160,8 @@ def check(
                where there is a d_output
     seconds    what each call of a file may take
 
-    A file says itself what precision it claims and whose arrays it takes.
+    A file says itself what precision it claims and whose arrays it takes; what that of a function
+    declares (FEATURES, LAYOUT, ARGUMENTS ...) holds for the function, but for what is given here.
 
     Raises CheckFailed with the finding where something that must hold does not, where no case was
     discriminating or nothing could be judged; ValueError for an argument that is wrong.
@@ -181,8 +183,10 @@ def check(
     aspects = REQUIRED[_read("require", parse_require, require)]
     if callable(function):
         backend = _backend_of(function, operation)
-        backend.precision, library = precision, arrays or _library_of(function)
-        backend.declared = Declarations(dtypes)
+        module = inspect.getmodule(function)
+        backend.declared = read_declarations(module, dtypes)
+        backend.precision = getattr(module, "PRECISION", None) if precision is None else precision
+        library = arrays or _library_of(module)
         implementation_of_function(backend, function, operation, library)
         asked = cells([backend], (), dtypes, None, columns)
         results = tuple(judge_here(cell, options) for cell in asked)
@@ -197,7 +201,8 @@ def check(
     wrong = [result for result in judged if result.verdict in ("failed", "weak")]
     if wrong or not any(result.verdict == "passed" for result in judged):
         reasons = dict.fromkeys(result.reason for result in wrong or judged)
-        raise CheckFailed("\n\n".join(reasons) or "nothing was judged", report)
+        words = "\n\n".join(reasons) or "; ".join(backend.refused) or "nothing was judged"
+        raise CheckFailed(words, report)
     return report
 
 
@@ -256,10 +261,10 @@ def _backend_of(function: Callable[..., Any], operation: str) -> Backend:
     return Backend(name.rpartition(".")[2], source, by_name=True)
 
 
-def _library_of(function: Callable[..., Any]) -> str:
-    """Name the library that a function's module imports."""
-    module = inspect.getmodule(function)
-    return imported_library([module] if module else [])
+def _library_of(module: ModuleType | None) -> str:
+    """Name the library that a module says it takes arrays of, or imports."""
+    said = getattr(module, "ARRAYS", None)
+    return said if isinstance(said, str) else imported_library([module] if module else [])
 
 
 def bound(

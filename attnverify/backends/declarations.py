@@ -98,8 +98,11 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
         yield "E != D"
 
 
-def read_declarations(module: ModuleType) -> Declarations:
-    """What a module declares. Raises ValueError for what cannot be read."""
+def read_declarations(module: ModuleType | None, dtypes: tuple[str, ...] = ()) -> Declarations:
+    """
+    What a module declares, but for the dtypes where they are given. Raises ValueError for what
+    cannot be read.
+    """
     terms = {name: value for name in TERMS if (value := getattr(module, name, None)) is not None}
     for name, value in terms.items():
         if not TERMS[name].allows(value):
@@ -108,7 +111,7 @@ def read_declarations(module: ModuleType) -> Declarations:
     if not isinstance(arguments, Mapping):
         raise ValueError(f'ARGUMENTS: wanted a mapping, as in {{"q": "query"}}, got {arguments!r}')
     return Declarations(
-        _read_dtypes(getattr(module, "DTYPES", ())),
+        dtypes or _read_dtypes(getattr(module, "DTYPES", ())),
         _read_features(getattr(module, "FEATURES", {})),
         terms,
         arguments,

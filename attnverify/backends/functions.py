@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnverify.backends.array_libraries import Array, Library, by_autograd
-from attnverify.backends.calls.arguments import UnknownArgument, bind
+from attnverify.backends.calls.arguments import Binding, UnknownArgument, bind
 from attnverify.backends.calls.call_adapter import adapt_signature
 from attnverify.backends.declarations import Declarations
 from attnverify.backends.implementation import Backend, Implementation
@@ -209,12 +209,14 @@ def guess_operation(
     if len(functions) != 1 or any(map(parse_name, functions)):
         return None
     ((name, function),) = functions.items()
-    found = [one for one in CATALOGUE if takes_arguments(function, one, declared)]
+    bindings = {one: bound_arguments(function, one, declared) for one in CATALOGUE}
+    found = {one: binding for one, binding in bindings.items() if binding and binding.given}
     words = f"_{name}_{parse_source(source).name}_".lower()
     means = {one for word, one in IN_THE_FIELD.items() if f"_{word}_" in words} - {PLAIN}
     named = [one for one in found if one in words or one in means]
-    plain = [one for one in found if one == PLAIN]
-    for chosen in (named, plain, found):
+    whole = [one for one, binding in found.items() if None not in binding.needed.values()]
+    plain = [one for one in whole if one == PLAIN]
+    for chosen in (named, plain, whole):
         if len(chosen) == 1:
             place = source if parse_source(source).function else f"{source}:{name}"
             return chosen[0], (
@@ -224,9 +226,27 @@ def guess_operation(
     return None
 
 
-def takes_arguments(function: Callable[..., Any], operation: str, declared: Declarations) -> bool:
-    """Tell whether a function can be called with the arguments of an operation."""
+def bound_arguments(
+    function: Callable[..., Any], operation: str, declared: Declarations
+) -> Binding | None:
+    """Return how a function is called with the arguments of an operation; None where it cannot."""
     try:
-        return bool(bind(function, CATALOGUE[operation], declared).given)
-    except (UnknownArgument, ValueError):
-        return False
+        return bind(function, CATALOGUE[operation], declared)
+    except ValueError:
+        return None
+
+
+def name_beyond(functions: Mapping[str, Callable[..., Any]], declared: Declarations) -> str:
+    """
+    Name the arguments of a file's one function that keep it from being the plain attention; ""
+    where it lacks some besides.
+    """
+    beyond: list[str] = []
+    for function in functions.values() if len(functions) == 1 else ():
+        try:
+            bind(function, CATALOGUE[PLAIN], declared)
+        except UnknownArgument as error:
+            beyond = error.beyond
+        except ValueError:
+            pass
+    return f" ({PLAIN} has no {' and no '.join(beyond)})" if beyond else ""

@@ -26,6 +26,7 @@ from attnverify.backends.functions import (
     functions_of,
     guess_operation,
     implementations,
+    name_beyond,
 )
 from attnverify.backends.implementation import Backend, Implementation, undeclared_of
 from attnverify.backends.machine import UNSEEN, Machine
@@ -150,9 +151,9 @@ def populate(
         return backend
     backend.notes += backend.refused
     if not backend.implementations:
-        backend.broken = (
-            f"names no operation of the catalogue{describe_names(root, functions, backend.source)}"
-        )
+        beyond = name_beyond(functions, backend.declared)
+        names = describe_names(root, functions, backend.source)
+        backend.broken = f"names no operation of the catalogue{beyond}{names}"
         return backend
     if backend.declared is not STRICT:
         take_subnormals(backend)

@@ -4,6 +4,7 @@ import doctest
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,30 @@ def test_require_says_what_must_hold() -> None:
     assert av.check(accepts_everything, "shift_right").failed[0].aspect == "refusals"
     with pytest.raises(av.CheckFailed, match="refusals"):
         av.check(accepts_everything, "shift_right", require="contract")
+
+
+def test_what_the_file_of_a_function_declares_holds_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The advice was to add the line that stood there."""
+    Path("of_mine.py").write_text(DECLARED)
+    monkeypatch.syspath_prepend(".")
+    of_mine = import_module("of_mine")
+    assert av.check(of_mine.moved, "shift_right").verdict("shift_right", "float32") == "passed"
+    monkeypatch.setattr(of_mine, "ARGUMENTS", {})
+    with pytest.raises(av.CheckFailed, match=r'ARGUMENTS = {"this": "x"}'):
+        av.check(of_mine.moved, "shift_right")
+
+
+DECLARED = """
+import attnverify as av
+
+DTYPES, ARGUMENTS = [bool], {"this": "x"}
+
+
+def moved(this):
+    return av.spec.shift_right(this)
+"""
 
 
 def supports_nothing(x):

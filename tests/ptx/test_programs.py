@@ -48,6 +48,25 @@ def test_a_suite_written_for_cuda_runs_unchanged(tmp_path: Path) -> None:
     assert "PTX machine: 1 stopped: out of bounds in wrong_kernel" in done.stdout
 
 
+CHECKED = """
+import attnverify as av, torch
+
+def shift_right(x):
+    padded = torch.cat([x, torch.zeros_like(x[..., :1])], -1)
+    return padded.flatten(-2)[..., : -x.shape[-2]].reshape(x.shape).clone()
+
+def test_shift():
+    av.check(shift_right, "shift_right", profile="quick")
+"""
+
+
+def test_a_function_of_the_cpu_is_checked_in_a_suite(tmp_path: Path) -> None:
+    """PyTorch was asked for the random numbers of a GPU that is not there."""
+    (tmp_path / "test_mine.py").write_text(CHECKED)
+    done = run("pytest", "test_mine.py", "-q", "-p", "no:cacheprovider", folder=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
 def test_options_of_pytest_may_stand_before_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Namespace] = []
     monkeypatch.setattr(programs, "execute", lambda given: seen.append(given) or 0)

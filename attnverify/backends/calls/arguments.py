@@ -86,6 +86,8 @@ class Binding:
     causal   the parameter that is given True in place of a mask that is the causal one
     scale    the parameter that is given 1/sqrt(D); unused: those that keep their defaults
     forms    the parameters that are given something of another form, in words
+    needed   the parameters that must be given in every call, of arguments that not every call has,
+             with their defaults; None where a call without them cannot be made
     """
 
     given: Mapping[str, str]
@@ -95,6 +97,7 @@ class Binding:
     scale: str
     unused: tuple[str, ...]
     forms: Mapping[str, str]
+    needed: Mapping[str, Any]
 
     def describe(self) -> str:
         """Describe the mapping in words; "" where it is that of the specification."""
@@ -135,13 +138,14 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     causal = flags[0] if flags and operation.mask == "mask" else ""
     forms = forms_of(free, operation)
     rest = [name for name in free if name not in (bias, *SCALES, *fixed, *forms)]
-    if unknown := [name for name in rest if free[name].default is inspect.Parameter.empty]:
+    if unknown := [name for name in rest if free[name].default is EMPTY]:
         without = [own for own in operation.arguments if own not in named]
         left = [own for own in without if operation.requires(own)] or without
         raise UnknownArgument(
             f"argument {unknown[0]!r} of {operation.name}: wanted one of "
             f"{', '.join(operation.arguments)} or a name that a common library gives it"
-            f"{_advise_arguments(unknown, left)}"
+            f"{_advise_arguments(unknown, left)}",
+            [] if any(map(operation.requires, left)) else unknown,
         )
     for own in operation.arguments:
         known = own in named or has_own_form(own, forms) or _takes_any_name(function)
@@ -149,11 +153,29 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
             raise UnknownArgument(f"{operation.name}: no argument takes {own}")
     fixed |= {name: flag for name, flag in forms.items() if flag is True}
     forms = {name: words for name, words in forms.items() if name not in fixed}
-    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms)
+    defaults = {
+        name: operation.parameters[own].default
+        for own, name in named.items()
+        if parameters[name].default is EMPTY and not operation.requires(own)
+    }
+    needed = {
+        name: its for name, its in defaults.items() if name != named.get(operation.mask or "")
+    }
+    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms, needed)
+
+
+EMPTY = inspect.Parameter.empty
 
 
 class UnknownArgument(ValueError):
-    """A parameter that is known by no name, or an argument that no parameter takes."""
+    """
+    A parameter that is known by no name, or an argument that no parameter takes; ``beyond``: the
+    parameters that a function has besides all that an operation must be given.
+    """
+
+    def __init__(self, words: str, beyond: list[str] | None = None) -> None:
+        super().__init__(words)
+        self.beyond = beyond or []
 
 
 def _advise_arguments(unknown: list[str], left: list[str]) -> str:

@@ -57,6 +57,10 @@ def adapt_signature(
                 raise NotImplementedError(f"takes no {own}")
         if inputs.get("scale") is None and has_usual_scale:
             given |= _usual_scale(binding.given["scale"], inputs, parameters)
+        for name, default in binding.needed.items():
+            if default is None and name not in given:
+                raise NotImplementedError(f"needs {name}")
+            given.setdefault(name, default)
         return given
 
     said = concerning(declared.terms, operation)

@@ -245,6 +245,8 @@ def answers(target: int) -> dict[str, Any]:
         "Event": Event,
         "Stream": Stream,
         "is_bf16_supported": lambda *args, **kwargs: True,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
         "is_current_stream_capturing": lambda: False,
         **{name: ignored() for name in IGNORED},
     }

@@ -172,6 +172,27 @@ def test_where_arguments_fit_several_operations_or_none_nothing_is_guessed(funct
     assert done.status == 2 and "names no operation of the catalogue" in done.output
 
 
+@pytest.mark.parametrize(("more", "named"), [("seq_lens", "seq_lens"), ("a, b", "a and no b")])
+def test_a_file_that_must_be_given_what_no_operation_has_is_not_judged(
+    more: str, named: str
+) -> None:
+    """It was wrong for being called without it: ``missing 1 required positional argument``."""
+    done = verify("run", write(ATTENTION.replace("v)", f"v, {more})")))
+    told = f"(scaled_dot_product_attention has no {named})"
+    assert done.status == 2 and told in " ".join(done.output.split())
+
+
+def test_calls_without_what_a_function_must_be_given_are_not_made() -> None:
+    text = RIGHT.replace("shift_right(x)", "scaled_dot_product_attention(q, k, v, dropout_p)")
+    implementation = load(write(text.replace("padded =", "return dropout_p\n    padded =")))
+    (one,) = implementation.implementations
+    assert one.function(query=1, key=2, value=3, mask=None) == 0
+    write(IN_TURN.replace("flash(q, k, v)", "gqa(q, k, v, lengths)"), "other.py")
+    (one,) = load("other.py").implementations
+    with pytest.raises(NotImplementedError, match="needs lengths"):
+        one.function(query=1, key=2, value=3)
+
+
 def test_what_is_imported_under_the_name_of_an_operation_is_told_by_that_name() -> None:
     write(RIGHT.replace("shift_right", "moved"), "helper.py")
     write("from helper import moved as shift_right\n")
