@@ -3,7 +3,7 @@ Systematic errors: 0.3 % of a factor is found in every dtype, and rounding alone
 one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import product
@@ -89,10 +89,18 @@ def scaled(operation: str, arithmetic: str, dtype: str, gain: float = 0.997) -> 
 SEEDS = [0, pytest.param(1, marks=pytest.mark.thorough)]
 
 
+def dealt(names: Sequence[str], dtypes: Sequence[str]) -> list[Any]:
+    """Every name in every dtype: in one of them, in turn, with each commit, the others nightly."""
+    return [
+        pytest.param(name, dtype, marks=() if (i + j) % len(dtypes) == 0 else pytest.mark.thorough)
+        for i, name in enumerate(names)
+        for j, dtype in enumerate(dtypes)
+    ]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("style", ["eager", "wide"])
-@pytest.mark.parametrize("operation", MEASURED)
+@pytest.mark.parametrize(("operation", "dtype"), dealt(MEASURED, DTYPES[1:]))
 def test_a_scale_that_is_off_by_three_in_a_thousand_is_found(
     operation: str, style: str, dtype: str, seed: int
 ) -> None:
@@ -112,8 +120,7 @@ def test_no_element_shows_what_is_found(dtype: str) -> None:
     assert measure_factors(implementation, dtype, 0)["scale"].significant
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operation", MEASURED)
+@pytest.mark.parametrize(("operation", "dtype"), dealt(MEASURED, DTYPES))
 def test_no_legal_order_of_evaluation_is_accused(operation: str, dtype: str) -> None:
     rng = Random(operation)
     for arithmetic in arithmetics_of(operation, dtype):
@@ -124,8 +131,7 @@ def test_no_legal_order_of_evaluation_is_accused(operation: str, dtype: str) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", PROJECT_BACKENDS)
+@pytest.mark.parametrize(("name", "dtype"), dealt(PROJECT_BACKENDS, DTYPES))
 def test_none_of_our_own_is_accused(name: str, dtype: str, seed: int) -> None:
     own = [
         i

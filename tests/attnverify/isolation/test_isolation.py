@@ -165,7 +165,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=["in one process", pytest.param("by two workers", marks=pytest.mark.thorough)],
+    params=[pytest.param("in one process", marks=pytest.mark.thorough), "by two workers"],
 )
 def everyone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run of all of them."""
