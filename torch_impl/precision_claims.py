@@ -29,6 +29,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 POSITION_SCORES = ("transformer_xl_score", "learned_relative_score")
 SDPA = ("scaled_dot_product_attention", "alibi_attention")
 POSITIONS = ("transformer_xl_attention", "learned_relative_attention")
+CACHED = ("paged_attention", "latent_attention")
 SDPA_LAYERS = ("self_attention", "alibi_multi_head_attention")
 POSITION_LAYERS = ("relative_multi_head_attention", "transformer_xl_layer", "transformer_xl")
 SPELLED_OUT_LAYERS = ("multi_head_attention", "multi_head_self_attention")
@@ -69,7 +70,7 @@ def claims(cuda: bool) -> dict[str, Any]:
             (tuple(f"{name}_flex" for name in POSITIONS), flex_with_positions),
             (
                 (
-                    *(f"{name}_triton" for name in SDPA + POSITIONS),
+                    *(f"{name}_triton" for name in SDPA + POSITIONS + CACHED),
                     "scaled_dot_product_attention_module_triton",
                 ),
                 kernel,

@@ -42,6 +42,7 @@ def put(changed: ModuleType, place: ModuleType, monkeypatch: pytest.MonkeyPatch)
         "backward_key",
         "backward_table",
         "additive_forward",
+        "cached_forward",
         "additive_backward",
         "exponentials",
     ):

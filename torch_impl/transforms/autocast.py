@@ -55,11 +55,11 @@ def lowered(function: Function, kept: Collection[str] = ("mask",)) -> Function:
 
 
 def rounded(x: Any, kind: str, dtype: torch.dtype) -> Any:
-    """What autocast makes of an argument: it leaves float64, integers and other devices alone."""
+    """What autocast makes of an argument: it leaves float64, 8 bits, integers and other devices."""
     eligible = (
         isinstance(x, Tensor)
         and x.is_floating_point()
-        and x.dtype != torch.float64
+        and 1 < x.dtype.itemsize < 8
         and x.device.type == kind
     )
     return x.to(dtype) if eligible else x

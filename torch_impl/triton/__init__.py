@@ -9,11 +9,14 @@ from .attention import (
     scaled_dot_product_attention_triton,
     transformer_xl_attention_triton,
 )
+from .cached import latent_attention_triton, paged_attention_triton
 
 __all__ = [
     "additive_attention_triton",
     "alibi_attention_triton",
+    "latent_attention_triton",
     "learned_relative_attention_triton",
+    "paged_attention_triton",
     "scaled_dot_product_attention_triton",
     "transformer_xl_attention_triton",
 ]

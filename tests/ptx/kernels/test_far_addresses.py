@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from attnverify import ptx
-from attnverify.torch_impl.triton import operators
-from attnverify.torch_impl.triton.kernels import attention
+from attnverify.torch_impl import paged_attention
+from attnverify.torch_impl.triton import cached_operators, operators, paged_attention_triton
+from attnverify.torch_impl.triton.kernels import attention, cached
 from tests.ptx.kernels.test_own_kernels import ERRORS, caches  # noqa: F401
 from tests.ptx.own_kernels import cuda, triton
 from tests.ptx.own_kernels.cases import Case, cases_of, gradient_of_output, run_reference
@@ -100,3 +102,32 @@ def test_an_offset_of_32_bits_is_told(
     with pytest.raises(ptx.Finding) as raised:
         run("Triton", "plain", axis, monkeypatch)
     assert raised.value.kind == "overflow" and "left 32 bits" in str(raised.value)
+
+
+def run_paged() -> None:
+    """Three pages of a pool of which the last begins behind 2^31 elements; one entry is beyond."""
+    numbers = np.random.default_rng(0).standard_normal((3, 16, 2, 64)).astype(np.float16)
+    near, query = torch.from_numpy(numbers), torch.from_numpy(numbers[0, :, 0].copy())[:3, None]
+    of = [torch.tensor(x, dtype=torch.int32) for x in ([[2, 0, 1, 9]], [40], [0, 3])]
+    query = query.expand(3, 4, 64).contiguous()
+    pool = torch.from_numpy(far(numbers, -4))
+    with triton.triton_on_machine(90):
+        found = paged_attention_triton(query, pool, pool, *of, causal=True)
+    for got, wanted in zip(
+        found, paged_attention(query, near, near, *of, causal=True), strict=True
+    ):
+        assert (got - wanted).norm() <= ERRORS["float16"] * wanted.norm()
+
+
+def test_pages_lie_further_apart_than_32_bits_count() -> None:
+    run_paged()
+
+
+def test_a_page_times_its_stride_in_32_bits_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = planted(cached, "mask=in_m, other=0).to(tl.int64)", "mask=in_m, other=0)", tmp_path)
+    put(cut, cached_operators, monkeypatch)
+    with pytest.raises(ptx.Finding) as raised:
+        run_paged()
+    assert raised.value.kind in ("overflow", "out of bounds")

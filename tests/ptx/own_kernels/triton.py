@@ -10,7 +10,7 @@ import torch
 
 from attnverify.ptx.launchers.triton import Driver, on_machine
 from attnverify.torch_impl.triton import additive as triton_additive
-from attnverify.torch_impl.triton import additive_operators, operators
+from attnverify.torch_impl.triton import additive_operators, cached_operators, operators
 from attnverify.torch_impl.triton import attention as triton_attention
 from attnverify.torch_impl.triton.kernels import block_sizes
 from tests.ptx.own_kernels.cases import Case, gradient_of_output
@@ -30,7 +30,7 @@ def triton_on_machine(target: int, **settings: Any) -> Iterator[Driver]:
 
     before = [
         (module, name, getattr(module, name))
-        for module in (operators, additive_operators)
+        for module in (operators, additive_operators, cached_operators)
         for name in ("launch", "blocks")
     ]
     for module, name, _ in before:

@@ -104,6 +104,16 @@ COMPILED = {
         Blocks(32, 32, 8, 1),
         Blocks(16, 16, 4, 1),
     ),
+    ("cached", "plain", True): (
+        Blocks(32, 64, 4, 2),
+        Blocks(32, 64, 4, 2),
+        Blocks(16, 32, 8, 1),
+    ),
+    ("cached", "plain", False): (
+        Blocks(32, 32, 4, 1),
+        Blocks(32, 32, 8, 1),
+        Blocks(16, 16, 8, 1),
+    ),
     ("backward", "plain", False): (
         Blocks(32, 32, 8, 2),
         Blocks(16, 16, 4, 2),
