@@ -80,6 +80,13 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
         return dict(function.__annotations__)
 
 
+def read_axes(function: Callable[..., Any]) -> tuple[tuple[int, str], ...]:
+    """Read the axes of the one array that a specification gives; none of several, or unsaid."""
+    parts = getattr(hints_of(function).get("return"), "dim_str", "").split()
+    axes = [AXIS.fullmatch(part) for part in parts]
+    return tuple((int(found[1] or found[3] or 1), found[2] or "") for found in axes if found)
+
+
 def _read(parameter: inspect.Parameter, annotation: Any, function: Any) -> Argument:
     base, *domain = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
     name, where = parameter.name, place_of(function)

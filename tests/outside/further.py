@@ -84,7 +84,7 @@ def moving_average(x: ndarray, decay: ndarray, slip: str = "") -> ndarray:
             if slip == "row as it is":
                 state = rate * state + row
             else:
-                state = state + (SINGLE(1) - rate) * (row - state)
+                state = rate * state + row * (SINGLE(1) - rate)
             out[b, n] = state
     return out
 

@@ -72,7 +72,8 @@ SMALL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 1e-2)
 def misread(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     """List the mutants of every argument, and of two of the same axes exchanged."""
     for argument in operation.described:
-        yield from ((words, answer, 1) for words, answer in _of_one(operation, argument))
+        for words, answer in _of_one(operation, argument):  # a sign is rather lost in a line
+            yield words, answer, 1 + words.endswith("negated")
     yield from _without_guards(operation)
     yield from _together(operation)
     arrays = [one for one in operation.described if one.kind == "float"]
@@ -139,6 +140,8 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
         for words, shift in SHIFTS.items():
             moved = partial(np.roll, shift=shift, axis=axis)
             yield f"`{name}` {words} along {letter}", _answer(operation, name, moved)
+        backwards = partial(np.flip, axis=axis)
+        yield f"`{name}` reversed along {letter}", _answer(operation, name, backwards)
         yield f"`{name}` at the first {letter} for all", _answer(operation, name, first)
         if factor == 2 and letter:
             half, of_pair = partial(at_half, axis=axis), partial(at_half, axis=axis, back=2)

@@ -1,7 +1,7 @@
 """
 Changes that no single sign or name makes: what kernels do to a line. A step stored in half
 precision, a sum over whole tiles alone, another activation, a part that is overwritten before it is
-read, the statements of a loop in another order.
+read, the statements of a loop in another order, a term that is added in every tile.
 """
 
 import ast
@@ -14,6 +14,8 @@ Change = tuple[ast.AST, ast.AST]
 """A part of the source, and what stands in its place."""
 
 TILES = (4, 8, 16, 32, 64, 128)
+TILED = [f"_tiles_of_{tile}{shorter}" for shorter in ("", "_or_less") for tile in TILES]
+"""Of an axis shorter than a tile, nothing is read, or all of it."""
 HALVES = ("float16", "bfloat16")
 ACTIVATIONS = ("relu", "gelu", "silu", "sigmoid", "tanh", "softplus")
 TRANSCENDENTAL = ("exp", "tanh", "erf", "sigmoid", "log1p", "expm1", "maximum")
@@ -23,13 +25,22 @@ FEW_STATEMENTS = 3
 def slips_of(node: ast.AST) -> Iterator[Change]:
     """Yield what a kernel may do to a part of a line."""
     if isinstance(node, ast.BinOp | ast.Call) and not _is_whole_number(node):
-        yield from ((node, _called(f"_{half}", node)) for half in HALVES)
+        yield from ((node, called(f"_{half}", node)) for half in HALVES)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        for tile in TILES:
-            yield node, with_(node, left=_called(f"_tiles_of_{tile}", node.left))
+        for tiles in TILED:
+            yield node, with_(node, left=called(tiles, node.left))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _in_each_tile(node, node.left, node.right)
+        yield from _in_each_tile(node, node.right, node.left)
+    if isinstance(node, ast.BinOp) and is_column(node.right):
+        name = getattr(node.right, "value", node.right)
+        told = f"`{ast.unparse(name)}` read by column in place of row"
+        yield node, with_(node, right=called("_by_column", name, node.left), told=told)
+    if isinstance(node, ast.Call) and name_of(node) == "concatenate":
+        yield from _centred(node)
     if isinstance(node, ast.BinOp) and (name := activated(node)):
         yield from (
-            (node, _called(f"_{other}", ast.Name(name, ast.Load()))) for other in ACTIVATIONS
+            (node, called(f"_{other}", ast.Name(name, ast.Load()))) for other in ACTIVATIONS
         )
     if isinstance(node, ast.List | ast.Tuple) and len(node.elts) == 2:
         yield from _overwritten(node)
@@ -38,12 +49,49 @@ def slips_of(node: ast.AST) -> Iterator[Change]:
             told = "; ".join(ast.unparse(each) for each in order)
             yield node, with_(node, body=[*order], told=f"the loop's order as `{told}`")
     if isinstance(node, ast.Call) and name_of(node) == "cumsum":
-        yield from ((node, with_(node, func=_named(f"_running_{half}"))) for half in HALVES)
+        yield from ((node, with_(node, func=named(f"_running_{half}"))) for half in HALVES)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_name(node.right):
         yield node, with_(node, right=ast.BinOp(node.right, ast.Sub(), ast.Constant(1)))
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
         joined = ast.BitAnd() if isinstance(node.ops[0], ast.NotEq) else ast.BitOr()
         yield node, ast.BinOp(node, joined, with_(node, comparators=[ast.Constant(0)]))
+    elif isinstance(node, ast.Compare) and not isinstance(node.comparators[0], ast.Constant):
+        for tile in TILES:
+            left, right = (
+                ast.BinOp(x, ast.FloorDiv(), ast.Constant(tile))
+                for x in (node.left, node.comparators[0])
+            )
+            yield node, with_(node, left=left, comparators=[right])
+
+
+def _in_each_tile(node: ast.BinOp, total: Any, term: ast.expr) -> Iterator[Change]:
+    """Yield a term that is added to a sum, or to a product, as often as this has tiles."""
+    if isinstance(total, ast.BinOp) and isinstance(total.op, ast.MatMult):
+        of = [total.left]
+    elif isinstance(total, ast.Call) and name_of(total) == "sum":
+        of = [argument_of(total), *axes_of(total)]
+    else:
+        return
+    for tile in TILES:
+        told = f"`{ast.unparse(term)}` added in each tile of {tile}"
+        each = called(f"_each_tile_of_{tile}", term, *of)
+        yield node, with_(node, left=total, right=each, told=told)
+
+
+def is_column(node: Any) -> bool:
+    """Tell whether it is a row that was made a column, as ``scale[:, None]``."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return False
+    *_, first, last = node.slice.elts
+    return isinstance(first, ast.Slice) and getattr(last, "value", 0) is None
+
+
+def _centred(node: ast.Call) -> Iterator[Change]:
+    """Yield zeros in front that stand half in front and half behind."""
+    parts = getattr(node.args[0], "elts", [])
+    if len(parts) == 2 and isinstance(parts[0], ast.Call) and name_of(parts[0]) == "zeros":
+        told = f"the padding of `{ast.unparse(node)}` half in front and half behind"
+        yield node, with_(node, func=named("_half_behind"), told=told)
 
 
 def sentinels_of(node: ast.AST, function: ast.FunctionDef) -> Iterator[Change]:
@@ -55,16 +103,42 @@ def sentinels_of(node: ast.AST, function: ast.FunctionDef) -> Iterator[Change]:
                 yield node, with_(node, operand=ast.Name(given.arg, ast.Load()))
 
 
-def tiles_of_sum(node: ast.Call, value: ast.expr) -> Iterator[Change]:
-    """Yield a sum, or a mean, of whole tiles along its axis."""
-    axes = [keyword.value for keyword in node.keywords if keyword.arg in ("axis", "dim")]
-    is_method = isinstance(node.func, ast.Attribute) and node.func.value is value
-    for tile in TILES if axes else ():
-        cut = _called(f"_tiles_of_{tile}", value, *axes)
-        if is_method:
-            yield node, with_(node, func=with_(node.func, value=cut))
-        else:
-            yield node, with_(node, args=[cut, *node.args[1:]])
+def other_sums(node: ast.Call) -> Iterator[Change]:
+    """Yield a sum, or a mean, of whole tiles along its axis, and magnitudes for squares."""
+    value, axes = argument_of(node), axes_of(node)
+    for tiles in TILED if axes else ():
+        yield node, of_another(node, called(tiles, value, *axes))
+    if isinstance(value, ast.BinOp) and ast.unparse(value) in (
+        f"{(own := ast.unparse(value.left))} * {own}",
+        f"{own} ** 2",
+    ):
+        size = ast.Call(ast.Attribute(named("np"), "abs", ast.Load()), [value.left], [])
+        yield node, ast.BinOp(of_another(node, size), ast.Pow(), ast.Constant(2))
+
+
+def argument_of(node: Any) -> Any:
+    """Return what a function of NumPy, or a method, is called of."""
+    owner = getattr(node.func, "value", None)
+    is_module = owner is None or getattr(owner, "id", "") in ("np", "numpy", "torch")
+    return node.args[0] if is_module else owner
+
+
+def of_another(node: Any, value: ast.expr) -> ast.Call:
+    """Return the same call of something else."""
+    if argument_of(node) is getattr(node.func, "value", None):
+        return with_(node, func=with_(node.func, value=value))
+    return with_(node, args=[value, *node.args[1:]])
+
+
+def helped(node: Any, helper: str) -> Any:
+    """Call a stand-in in its place."""
+    value = argument_of(node)
+    rest = node.args if value is getattr(node.func, "value", None) else node.args[1:]
+    return with_(node, func=named(helper), args=[value, *rest])
+
+
+def axes_of(node: ast.Call) -> list[ast.expr]:
+    return [keyword.value for keyword in node.keywords if keyword.arg in ("axis", "dim")]
 
 
 def activated(node: ast.AST) -> str:
@@ -85,10 +159,10 @@ def _overwritten(node: Any) -> Iterator[Change]:
     first, second = node.elts
     shared = {x.id for x in ast.walk(first) if isinstance(x, ast.Name)}
     for name in sorted(shared & {x.id for x in ast.walk(second) if isinstance(x, ast.Name)}):
-        yield second, _Read(name, first).visit(copy.deepcopy(second))
+        yield second, Read(name, first).visit(copy.deepcopy(second))
 
 
-class _Read(ast.NodeTransformer):
+class Read(ast.NodeTransformer):
     """Reads another expression wherever a name is read."""
 
     def __init__(self, name: str, other: ast.AST) -> None:
@@ -136,11 +210,11 @@ def name_of(node: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _called(helper: str, *arguments: Any) -> ast.Call:
-    return ast.Call(_named(helper), list(arguments), [])
+def called(helper: str, *arguments: Any) -> ast.Call:
+    return ast.Call(named(helper), list(arguments), [])
 
 
-def _named(helper: str) -> ast.Name:
+def named(helper: str) -> ast.Name:
     return ast.Name(helper, ast.Load())
 
 

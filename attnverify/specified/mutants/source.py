@@ -10,7 +10,7 @@ import copy
 import inspect
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnverify.catalogue.outside import Mutant, Number
+from attnverify.specified.mutants.alike import changes_alike
 from attnverify.specified.mutants.gradients import changed_gradients
 from attnverify.specified.mutants.misread import misread, numbers_of_arguments
 from attnverify.specified.mutants.slips import (
     HALVES,
     Change,
     equal_numbers,
+    helped,
     name_of,
+    other_sums,
     sentinels_of,
     slips_of,
-    tiles_of_sum,
     with_,
     with_number,
 )
 from attnverify.specified.mutants.stand_ins import STAND_INS, WORDS
 from attnverify.specified.mutants.steps import changed_steps, without_maxima
+from attnverify.specified.mutants.whole import misread_whole
 
 if TYPE_CHECKING:
     from attnverify.specified.operation import SpecifiedOperation
@@ -79,9 +82,10 @@ def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         yield (
             words,
             _answer_of(operation, source.tree, old, new),
-            1 + isinstance(new, ast.Name | ast.Constant) + 2 * is_rounded(new),
+            1 + is_renamed(old, new) + 2 * is_rounded(new),
         )
     yield from misread(operation)
+    yield from misread_whole(operation)
     yield from changed_gradients(operation)
     yield from without_maxima(operation)
     if operation.form.itself is not None:  # what a line of PyTorch calls, it does not spell
@@ -185,6 +189,12 @@ def _spelled(node: ast.AST) -> str:
     return text
 
 
+def is_renamed(old: ast.AST, new: ast.AST) -> bool:
+    """Tell whether a number stands there, or a name that is no part of what stood there."""
+    is_part = isinstance(new, ast.Name) and any(new is x for x in ast.walk(old))
+    return isinstance(new, ast.Name | ast.Constant) and not is_part
+
+
 def is_rounded(node: ast.AST) -> bool:
     """Tell whether a number beside a tie may round to the other side in it."""
     return isinstance(node, ast.Call) and name_of(node).endswith(HALVES)
@@ -203,14 +213,29 @@ def changes(function: ast.AST) -> Iterator[Change]:
     """Yield every single change of a function's body, defaults included."""
     assert isinstance(function, ast.FunctionDef)
     known = _names_of(function)
-    for node in _parts(function):
-        yield from _changes_of(node)
+    yield from changes_alike(function)
+    parts = [*_parts(function)]
+    around = {id(x): node for node in parts if isinstance(node, ast.BinOp) for x in _sides(node)}
+    for node in parts:
+        for old, new in _changes_of(node):
+            yield _with_sides(around.get(id(old)), old, new)
         yield from slips_of(node)
         yield from sentinels_of(node, function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known:
             yield from ((node, ast.Name(other, ast.Load())) for other in known if other != node.id)
         if isinstance(node, ast.Assign):
             yield from _all_tiled(node)
+
+
+def _sides(node: ast.BinOp) -> tuple[ast.expr, ast.expr]:
+    return node.left, node.right
+
+
+def _with_sides(around: ast.BinOp | None, old: Any, new: Any) -> Change:
+    """Tell a small number by the operator that it stands at: a line has several."""
+    if around is None or not isinstance(old, ast.Constant) or isinstance(old.value, float):
+        return old, new
+    return around, with_(around, **{"left" if around.left is old else "right": new})
 
 
 def _names_of(function: ast.FunctionDef) -> list[str]:
@@ -327,17 +352,10 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
     if name == "gelu":
         yield node, with_(node, keywords=[] if node.keywords else [APPROXIMATELY])
     if name == "repeat":
-        yield node, _helped(node, "_tiled")
+        yield node, helped(node, "_tiled")
     if name in COUNTED and isinstance(node.func, ast.Attribute):
-        value = node.func.value
-        is_numpy = isinstance(value, ast.Name) and value.id in ("np", "numpy")
-        yield node, _helped(node, COUNTED[name], () if is_numpy else (value,))
-        yield from tiles_of_sum(node, node.args[0] if is_numpy else value)
-
-
-def _helped(node: ast.Call, helper: str, first: Sequence[ast.expr] = ()) -> ast.AST:
-    """Call a stand-in in its place."""
-    return with_(node, func=ast.Name(helper, ast.Load()), args=[*first, *node.args])
+        yield node, helped(node, COUNTED[name])
+        yield from other_sums(node)
 
 
 def _other_axes(node: ast.Call, place: int) -> Iterator[Change]:

@@ -5,7 +5,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy import ndarray
 
+from attnverify.catalogue.pytrees import map_leaves
 from attnverify.specified.mutants.slips import ACTIVATIONS, HALVES, TILES
 
 
@@ -42,12 +44,60 @@ def running(x: Any, axis: int, *, kind: Any) -> Any:
     return np.concatenate(parts, axis=axis)
 
 
-def whole_tiles(x: Any, axis: int = -1, *, tile: int) -> Any:
+def whole_tiles(x: Any, axis: int = -1, *, tile: int, shorter: bool = False) -> Any:
     """Leave what lies beyond the last whole tile of an axis out of what is summed."""
-    size = x.shape[axis]
     behind = (1,) * (x.ndim - 1 - axis % x.ndim)
-    seen = np.arange(size) < size // tile * tile
-    return np.where(seen.reshape(-1, *behind), x, 0.0)
+    return np.where(in_tiles(x.shape[axis], tile, shorter).reshape(-1, *behind), x, 0.0)
+
+
+def in_tiles(size: int, tile: int, shorter: bool) -> ndarray:
+    """Tell what of an axis lies in whole tiles, or in an axis shorter than one."""
+    return (np.arange(size) < size // tile * tile) | (shorter and size < tile)
+
+
+def ends_of_tiles(size: int, tile: int) -> ndarray:
+    """Where the tile ends that each place is in."""
+    places = np.arange(size)
+    return np.minimum(places - places % tile + tile, size) - 1
+
+
+def each_tile(term: Any, x: Any, axis: int = -1, *, tile: int) -> Any:
+    """Count a term as often as an axis has tiles."""
+    return -(-x.shape[axis] // tile) * term
+
+
+def before(x: Any, axis: int) -> Any:
+    """Add up along an axis what stands before each place."""
+    return np.cumsum(x, axis) - x
+
+
+def by_chunks(x: Any, axis: int, *, tile: int) -> Any:
+    """Add up along an axis to the end of the chunk that each place is in."""
+    return np.cumsum(x, axis).take(ends_of_tiles(x.shape[axis], tile), axis)
+
+
+def running_max(x: Any, axis: int = -1, keepdims: bool = True, *, tile: int) -> Any:
+    """Return for each place the largest up to the end of its tile."""
+    largest = np.maximum.accumulate(x, axis).take(ends_of_tiles(x.shape[axis], tile), axis)
+    return np.maximum(largest, np.finfo(float).min)  # where all is hidden
+
+
+def of_the_others(x: Any, own: Any, axis: int = -1, keepdims: bool = False) -> Any:
+    """Average an axis without its own number, where there are others."""
+    count = x.shape[axis]
+    total = np.sum(x, axis=axis, keepdims=True) - (own if count > 1 else 0)
+    mean = total / max(count - 1, 1)
+    return mean if keepdims else mean.squeeze(axis)
+
+
+def half_behind(parts: Any, axis: int = 0) -> Any:
+    """Put half of what stands in front behind."""
+    size = parts[0].shape[axis]
+    return np.roll(np.concatenate(parts, axis), size // 2 - size, axis)
+
+
+def without_nan(found: Any) -> Any:
+    return map_leaves(lambda x: np.where(np.isnan(x), 0.0, x), found)
 
 
 def gelu(x: Any) -> Any:
@@ -62,6 +112,11 @@ STAND_INS: dict[str, Any] = {
     "_tiled": tiled,
     "_mean_but_one": mean_but_one,
     "_count_all": count_all,
+    "_before": before,
+    "_of_the_others": of_the_others,
+    "_half_behind": half_behind,
+    "_without_nan": without_nan,
+    "_by_column": lambda x, other: np.resize(x, other.shape[-1]),
     "_relu": lambda x: np.maximum(x, 0.0),
     "_gelu": gelu,
     "_silu": lambda x: x * sigmoid(x),
@@ -73,13 +128,24 @@ STAND_INS: dict[str, Any] = {
     "_running_float16": partial(running, kind=np.float16),
     "_running_bfloat16": partial(running, kind=ml_dtypes.bfloat16),
 }
-STAND_INS |= {f"_tiles_of_{tile}": partial(whole_tiles, tile=tile) for tile in TILES}
+STAND_INS |= {
+    f"{name}_{tile}{ending}": partial(function, tile=tile, **more)
+    for name, function, ending, more in (
+        ("_tiles_of", whole_tiles, "", {}),
+        ("_tiles_of", whole_tiles, "_or_less", {"shorter": True}),
+        ("_each_tile_of", each_tile, "", {}),
+        ("_by_chunks_of", by_chunks, "", {}),
+        ("_running_max_of", running_max, "", {}),
+    )
+    for tile in TILES
+}
 WORDS = {
     "_tiled(": "np.tile(",
     "_mean_but_one(": "the mean of n - 1 of (",
     "_count_all(": "the count of all of (",
     **{f"_running_{half}(": f"the running sum in {half} of (" for half in HALVES},
     **{f"_tiles_of_{tile}(": f"whole tiles of {tile} of (" for tile in TILES},
+    **{f"_tiles_of_{tile}_or_less(": f"whole tiles of {tile} of (" for tile in TILES},
     **{f"_{name}(": f"{name}(" for name in (*ACTIVATIONS, *HALVES)},
 }
 """How they are told."""
