@@ -71,6 +71,7 @@ from .scores import (
     scaled_dot_product_score,
     scaled_dot_product_score_grad,
 )
+from .selected import selected_attention, selected_attention_grad
 from .shifts import rel_shift, rel_shift_grad, shift_right, shift_right_grad
 
 __all__ = [
@@ -117,6 +118,8 @@ __all__ = [
     "scaled_dot_product_attention_grad",
     "scaled_dot_product_score",
     "scaled_dot_product_score_grad",
+    "selected_attention",
+    "selected_attention_grad",
     "self_attention",
     "self_attention_grad",
     "shift_right",

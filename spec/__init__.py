@@ -3,12 +3,12 @@ The specification: what every attention operation is, in NumPy that reads like t
 
 One chapter a file, the same file names in every column. Read them in this order:
 :mod:`scores`, :mod:`masks`, :mod:`attention`, :mod:`shifts`, :mod:`relative`, :mod:`alibi`,
-:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`latent`, :mod:`packed`, :mod:`paged`,
-:mod:`quantized`, :mod:`rotary`.
+:mod:`memory`, :mod:`layers`, :mod:`grouped`, :mod:`latent`, :mod:`selected`, :mod:`packed`,
+:mod:`paged`, :mod:`quantized`, :mod:`rotary`.
 
-Nothing here knows a dtype, a device, a seed or a block size. Arrays are float64 (complex where a
+Nothing here knows a dtype, a device, a seed or a tile. Arrays are float64 (complex where a
 test takes a derivative by a complex step), sizes are the letters B H N M D E Q K F A P S I C G R
-T U W Y Z, and True in ``visible`` means "may attend".
+T U W Y Z J, and True in ``visible`` means "may attend".
 """
 
 from .alibi import alibi_attention, alibi_attention_grad, get_alibi_biases, get_slopes
@@ -68,6 +68,7 @@ from .scores import (
     scaled_dot_product_score,
     scaled_dot_product_score_grad,
 )
+from .selected import selected_attention, selected_attention_grad
 from .shifts import rel_shift, rel_shift_grad, shift_right, shift_right_grad
 
 __all__ = [
@@ -114,6 +115,8 @@ __all__ = [
     "scaled_dot_product_attention_grad",
     "scaled_dot_product_score",
     "scaled_dot_product_score_grad",
+    "selected_attention",
+    "selected_attention_grad",
     "self_attention",
     "self_attention_grad",
     "shift_right",

@@ -222,6 +222,11 @@ class Operation:
         return "latent" in self.arguments
 
     @property
+    def is_selected(self) -> bool:
+        """Whether each row chooses the blocks of keys that it sees."""
+        return "selection" in self.arguments
+
+    @property
     def is_packed(self) -> bool:
         """Whether its sequences lie end to end in one array."""
         return "query_starts" in self.arguments
@@ -291,7 +296,7 @@ class Operation:
         """Whether a mask can hide slots that nobody may look at: keys, or the scores given."""
         if "score" in self.arguments:
             return self.mask is not None
-        if self.lies_otherwise:
+        if self.lies_otherwise or self.is_selected:
             return True
         hides_keys = self.key_mask_axes is not None or "key_padding_mask" in self.arguments
         return "key" in self.arguments and hides_keys
@@ -300,6 +305,7 @@ class Operation:
     def can_hide_from_some(self) -> bool:
         """Whether some rows may be shown a key that others are not."""
         hides = self.traits.causal or self.mask is not None or self.lies_otherwise
+        hides = hides or self.is_selected
         return hides and (self.is_attention or self.shares_keys or self.chapter == "layers")
 
     def requires(self, argument: str) -> bool:

@@ -142,6 +142,20 @@ def fit_pages(inputs: Inputs, anything: bool) -> Inputs:
     return inputs | {"page_table": np.where(used, table, others)}
 
 
+def fit_selection(inputs: Inputs) -> Inputs:
+    """
+    Let choices, drawn as keys, be the blocks of these, each named by a row where it was first
+    drawn.
+    """
+    if "selection" not in inputs:
+        return inputs
+    drawn, M = inputs["selection"], inputs["key"].shape[2]
+    blocks = np.minimum(drawn, M - 1) // inputs["block"]
+    earlier = np.tri(drawn.shape[-1], k=-1, dtype=bool)
+    again = ((blocks[..., :, None] == blocks[..., None, :]) & earlier).any(-1)
+    return inputs | {"selection": np.where(again, -1, blocks)}
+
+
 def token_count(x: ndarray) -> int:
     return int(x.shape[0] if x.ndim == 3 else x.shape[2])
 

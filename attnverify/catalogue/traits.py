@@ -22,6 +22,7 @@ CHAPTERS = (
     "layers",
     "grouped",
     "latent",
+    "selected",
     "packed",
     "paged",
     "quantized",
@@ -185,6 +186,12 @@ TRAITS: dict[str, Traits] = {
         wide_outputs=(1,),
         skipped=_GROUPED,
     ),
+    "selected_attention": Traits(
+        (*_ATTENTION_FAMILIES, "spotlight"),
+        wide=("d_lse",),
+        wide_outputs=(1,),
+        skipped=_GROUPED,
+    ),
     "packed_attention": Traits(
         (*_ATTENTION_FAMILIES, "spotlight"),
         wide=("d_lse",),
@@ -284,6 +291,7 @@ LETTERS = {
     "C": "parts that are merged",
     "G": "heads of keys and values, each shared by as many heads of queries",
     "I": "inner width of a feed-forward",
+    "J": "blocks that a row may choose",
     "R": "pairs of channels that are turned",
     "T": "queries of all sequences, end to end",
     "U": "keys and values of all sequences, end to end",

@@ -7,6 +7,8 @@ from attnverify.contract.arguments import (
     check_align,
     check_draw,
     check_finite,
+    check_integer,
+    check_integers,
     check_mask,
     check_options,
     check_share,
@@ -188,6 +190,40 @@ def check_latent(
         raise ValueError("scale: wanted a finite number, got None")
     check_shared_heads(at | {"G": 1}, soft_cap, scale)
     return at
+
+
+def check_selected(
+    arrays: Arrays,
+    query: Any,
+    key: Any,
+    value: Any,
+    selection: Any,
+    block: Any,
+    soft_cap: Any,
+    sink: Any,
+    scale: Any,
+) -> dict[str, Any]:
+    """
+    Hold heads that share keys to their sizes, the numbers to their domains, and choices to -1 and
+    the blocks there are, which waits for a device.
+    """
+    at = check(arrays, SHARED_HEADS, query, key, value, sink)
+    check_shared_heads(at, soft_cap, scale)
+    check_integer(arrays, "block", block)
+    shape: Any = getattr(selection, "shape", ())
+    if len(shape) != 4 or not shape[3]:
+        raise ValueError(f"selection: wanted integers [B G N J], got {arrays.describe(selection)}")
+    rows = (at["B"], at["G"], at["N"], shape[3])
+    check_integers(arrays, "selection", selection, rows, -1, -(-at["M"] // block) - 1)
+    return at
+
+
+def check_once(times: Any) -> None:
+    """Hold what each row names, counted, to blocks that it names once; waits for a device."""
+    if bool((times > 1).any()):
+        raise ValueError(
+            f"selection: wanted each block at most once in a row, got one {int(times.max())} times"
+        )
 
 
 def check_parts(arrays: Arrays, outputs: Any, lses: Any) -> dict[str, Any]:

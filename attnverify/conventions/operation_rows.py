@@ -15,6 +15,7 @@ from numpy import ndarray
 from attnverify.conventions.caches.latents import LATENT, LATENT_ANSWERS
 from attnverify.conventions.caches.paging import PAGING, PAGING_ANSWERS
 from attnverify.conventions.caches.quantizing import QUANTIZING, QUANTIZING_ANSWERS
+from attnverify.conventions.caches.selecting import SELECTING, SELECTING_ANSWERS
 from attnverify.conventions.grouping import (
     GROUPING,
     GROUPING_ANSWERS,
@@ -139,6 +140,7 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "merge_attention": MERGING,
     "packed_attention": PACKING,
     "latent_attention": LATENT,
+    "selected_attention": SELECTING,
     "paged_attention": PAGING,
     "dequantize": QUANTIZING,
     "rotary_embedding": TURNING,
@@ -225,6 +227,7 @@ OPERATION_SPEC_ANSWERS = {
     "merge_attention": MERGING_ANSWERS,
     "packed_attention": PACKING_ANSWERS,
     "latent_attention": LATENT_ANSWERS,
+    "selected_attention": SELECTING_ANSWERS,
     "paged_attention": PAGING_ANSWERS,
     "dequantize": QUANTIZING_ANSWERS,
     "rotary_embedding": TURNING_ANSWERS,

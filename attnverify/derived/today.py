@@ -16,20 +16,30 @@ from attnverify.derived import Derived, derive, derive_gradient
 from attnverify.precision import Precision
 from attnverify.spec.grouped import attended, to_add
 from attnverify.spec.masks import Visibility
+from attnverify.spec.selected import chosen_pairs
 
 Inputs = Mapping[str, Any]
+FAR = 1e30
+"""Whose product with any number that is not 0 the hyperbolic tangent makes 1 of."""
+
 OPTIONAL = ("mask", "soft_cap", "sink", "scale")
 
 
 def lines_given(inputs: Inputs) -> dict[str, Any]:
     """
     The arguments of the lines that compute. What is not finite stands in hidden slots, of which
-    nothing depends, or makes NaN of the result, of which nothing is said.
+    nothing depends, or makes NaN of the result, of which nothing is said; but a cap makes a number
+    of infinite scores, as it does of large ones.
     """
     arrays: dict[str, Any] = {
         name: np.where(np.isfinite(inputs[name]), inputs[name], 0.0)
         for name in ("query", "key", "value")
     }
+    if inputs.get("soft_cap"):
+        arrays |= {
+            name: np.nan_to_num(inputs[name], nan=0.0, posinf=FAR, neginf=-FAR)
+            for name in ("query", "key")
+        }
     optional: dict[str, Any] = {name: inputs.get(name) for name in OPTIONAL}
     seen = seen_pairs(inputs) & ~lost_pairs(inputs)
     draw = {"keep": inputs.get("keep"), "p": inputs.get("p", 0.0)}
@@ -44,6 +54,8 @@ def seen_pairs(inputs: Inputs) -> ndarray:
     options: Any = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
     (B, H, N, _), M, mask = query.shape, key.shape[2], inputs.get("mask")
     seen = np.repeat(CATALOGUE["visible_keys"].reference(B, N, M, **options)[:, None], H, axis=1)
+    if "selection" in inputs:
+        seen = seen & chosen_pairs(query, key, inputs["selection"], inputs["block"])
     return seen if mask is None else seen & (mask if mask.dtype == bool else mask > -np.inf)
 
 
@@ -116,6 +128,8 @@ BOUNDS: dict[str, Callable[..., Any]] = {
     "grouped_attention_grad": bound_by(attention_grad),
     "latent_attention": bound_by(attention, 1),
     "latent_attention_grad": bound_by(attention_grad),
+    "selected_attention": bound_by(attention, 1),
+    "selected_attention_grad": bound_by(attention_grad),
     "packed_attention": bound_by(attention, 1),
     "packed_attention_grad": bound_by(attention_grad),
     "paged_attention": bound_by(attention, 1),

@@ -19,7 +19,13 @@ from numpy import ndarray
 from attnverify.catalogue.annotations import Domain
 from attnverify.catalogue.dtypes import round_to
 from attnverify.catalogue.operation import ARGUMENT_SIZES, CATALOGUE, INNER, Operation
-from attnverify.catalogue.packing import fit_lengths, fit_pages, heads_first, tokens_first
+from attnverify.catalogue.packing import (
+    fit_lengths,
+    fit_pages,
+    fit_selection,
+    heads_first,
+    tokens_first,
+)
 from attnverify.catalogue.pytrees import leaves
 from attnverify.catalogue.rows import single_row
 from attnverify.catalogue.traits import Traits
@@ -64,7 +70,7 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
         inputs |= mask_arguments(operation, recipe, dtype, inputs) | scalar_arguments(
             operation, recipe
         )
-        inputs = fit_lengths(inputs)
+        inputs = fit_selection(fit_lengths(inputs))
         inputs = fit_pages(inputs, recipe.poison in FROM_ALL)
         if recipe.poison:
             poison_hidden_slots(inputs, operation, recipe.poison, dtype, rng)

@@ -21,6 +21,7 @@ SIZES = {
     "K": 5,
     "A": 4,
     "C": 3,
+    "J": 3,
     "S": 2,
     "L": 2,
     "F": 6,
@@ -150,7 +151,7 @@ def _of_many_options(op: Operation) -> list[Recipe]:
     for row, deal in enumerate(deals(op)):
         recipe = dealt_recipe(op, deal, row)
         layout = {"kind": tuple(LAYOUTS)[row % len(LAYOUTS)], "seed": 1}
-        if op.lies_otherwise:
+        if op.mask is None:
             poison = (None, "nan", "finite")[row % 3]
             found.append(replace(recipe, layout=layout, poison=poison))
             continue

@@ -11,10 +11,14 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.packing import packed_pairs, token_count
 from attnverify.spec.masks import Visibility, visible_keys
+from attnverify.spec.selected import chosen_pairs
 
 if TYPE_CHECKING:
     from attnverify.catalogue.operation import Operation
     from attnverify.inputs.recipe import Inputs, Recipe
+
+CHOOSING = ("query", "key", "selection", "block")
+"""What says which keys a row has chosen."""
 
 PATTERNS = (
     "random",
@@ -117,6 +121,8 @@ def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
             visible &= mask if mask.dtype == bool else mask > -np.inf
     if operation.shares_keys:
         visible &= seen_by_options(shape, inputs)
+    if operation.is_selected:
+        visible &= chosen_pairs(*(inputs[name] for name in CHOOSING))
     return visible & merged_visibility(inputs, shape)
 
 

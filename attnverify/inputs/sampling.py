@@ -144,7 +144,7 @@ def simpler_recipes(recipe: Recipe) -> Iterator[Recipe]:
     least = dict.fromkeys(recipe.sizes, 1)
     plain = without_parts(recipe)
     yield from (resized(plain, least), resized(recipe, least), plain)
-    for letters in ("BHL", "DEFQKAPIGR", "N", "M", "NM", "T", "U", "TU", "C"):
+    for letters in ("BHL", "DEFQKAPIGRJ", "N", "M", "NM", "T", "U", "TU", "C"):
         yield resized(recipe, {letter: 1 for letter in letters if letter in recipe.sizes})
     yield from one_part_less(recipe)
     for letter, size in recipe.sizes.items():

@@ -160,6 +160,8 @@ def draw_special_sizes(
         sizes["W"] = choose((1, 2, 3, 4, 8, 16))
         sizes["Y"] = -(-sizes["M"] // sizes["W"])
         sizes["Z"] = choose((sizes["Y"], sizes["Y"] + 1, sizes["B"] * sizes["Y"] + 2))
+    if op.is_selected:
+        sizes["J"] = choose((2, 1, 3, 4, 8))
     if "R" in op.sizes:
         sizes["D"] = max(sizes["D"], 2)
         sizes["R"] = choose((sizes["D"] // 2, max(sizes["D"] // 4, 1), 1))

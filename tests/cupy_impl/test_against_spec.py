@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 CHAPTERS = (
     *("scores", "masks", "attention", "shifts", "relative", "alibi", "memory", "layers"),
-    *("grouped", "latent", "packed", "paged", "quantized", "rotary"),
+    *("grouped", "latent", "selected", "packed", "paged", "quantized", "rotary"),
 )
 MODULES = [importlib.import_module(f"attnverify.cupy_impl.{chapter}") for chapter in CHAPTERS]
 OURS = {name: getattr(module, name) for module in MODULES for name in module.__all__}

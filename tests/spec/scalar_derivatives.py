@@ -118,6 +118,25 @@ def latent(x: Inputs) -> list[Any]:
     return grouped({**x, **own, "value": x["latent"][:, None], "mask": pairs})
 
 
+def selected(x: Inputs) -> list[Any]:
+    """Each entry, group and row of :func:`grouped` apart, over the keys of its blocks alone."""
+    query, key, size = x["query"], x["key"], x["block"]
+    (B, H, N), (G, M) = query.shape[:3], key.shape[1:3]
+    kind = np.result_type(*(v.dtype for v in x.values() if isinstance(v, ndarray)), LONG)
+    output, lse = np.zeros((B, H, N, x["value"].shape[-1]), kind), np.zeros((B, H, N), kind)
+    lse[:] = x["sink"][:, None]
+    for b, g, i in np.ndindex(B, G, N):
+        named = [j for c in x["selection"][b, g, i] if c >= 0 for j in range(c * size, M)[:size]]
+        seen = [j for j in named if j <= M - N + i]
+        h, one = slice(g * (H // G), (g + 1) * (H // G)), (slice(b, b + 1), slice(g, g + 1))
+        if seen:
+            own = {"query": query[b : b + 1, h, i : i + 1], "sink": x["sink"][h]}
+            own |= {name: x[name][one][:, :, seen] for name in ("key", "value")}
+            found = grouped({**x, **own, "mask": np.zeros((1, len(seen)), LONG)})
+            output[b, h, i], lse[b, h, i] = found[0][0, :, 0], found[1][0, :, 0]
+    return [output, lse]
+
+
 def rotary(x: Inputs) -> list[Any]:
     """Every pair of channels turned, number by number."""
     D, f = x["x"].shape[-1], x.get("frequencies")
@@ -148,6 +167,7 @@ PARTS: dict[str, Callable[[Inputs], list[Any]]] = {
     "dropout": dropout,
     "grouped_attention": grouped,
     "latent_attention": latent,
+    "selected_attention": selected,
     "packed_attention": packed,
     "merge_attention": merge,
     "rotary_embedding": rotary,

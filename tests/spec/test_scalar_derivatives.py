@@ -204,6 +204,12 @@ def part_calls(name: str) -> list[Inputs]:
         shapes |= {"latent": (2, 4, 3), "key_rope": (2, 4, 2), "sink": (3,)}
         parts = {each: draw(*shape) for each, shape in shapes.items()}
         return [parts | {"scale": 5**-0.5, "soft_cap": 1.5, "causal": True}]
+    if name == "selected_attention":
+        shapes = {"query": (2, 4, 3, 2), "key": (2, 2, 5, 2), "value": (2, 2, 5, 2), "sink": (4,)}
+        arrays = {each: draw(*shape) for each, shape in shapes.items()}
+        rows = [[2, 0], [1, -1], [-1, 2]], [[-1, -1], [0, 1], [1, 0]]
+        choices = {"selection": np.array([rows, rows[::-1]]), "block": 2}
+        return [arrays | choices | {"soft_cap": 1.5, "causal": True}]
     if name == "packed_attention":
         shapes = {"query": (6, 4, 2), "key": (7, 2, 2), "value": (7, 2, 2)}
         tokens = {each: draw(*shape) for each, shape in shapes.items()} | {"sink": draw(4)}

@@ -91,7 +91,9 @@ def test_its_gradients_are_those_on_rounded_inputs(path: str, dtype: torch.dtype
 FUNCTIONS = {each.name: each.function for each in load("torch_impl").implementations}
 MODULES = {name.removesuffix("_autocast") for name in COLUMN if name.endswith("_autocast")}
 LAYERS = sorted(MODULES - {split(path)[0] for path in PATHS})
-GROUPED = ("grouped_attention", "latent_attention", "packed_attention", "paged_attention")
+GROUPED = tuple(
+    f"{kind}_attention" for kind in ("grouped", "latent", "selected", "packed", "paged")
+)
 """Multiply, and are rounded by a region."""
 OTHERS = [
     name for name in CATALOGUE

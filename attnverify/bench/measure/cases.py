@@ -212,6 +212,12 @@ CPU = (
         options={"scale": 0.0721687836},
     ),
     Case(
+        "sixteen blocks of 64 chosen, a cache of 4096",
+        "selected_attention",
+        {"B": 1, "H": 8, "G": 2, "N": 1, "M": 4096, "D": 64, "E": 64, "J": 16},
+        options={"block": 64, "selection": {"seed": 5}},
+    ),
+    Case(
         "four sequences of 256 end to end",
         "packed_attention",
         {"B": 4, "T": 1024, "U": 1024, "H": 8, "G": 2, "D": 64, "E": 64},

@@ -93,9 +93,9 @@ def count_visible_pairs(case: Case, inputs: Inputs) -> float | None:
     operation = CATALOGUE[case.operation]
     if "query" not in inputs or "value" not in inputs or operation.traits.parameters:
         return None
-    if operation.is_packed:
-        packed = visible_pairs(operation, inputs)
-        return None if packed is None else float(packed.sum())
+    if operation.is_packed or operation.is_selected:
+        whole = visible_pairs(operation, inputs)
+        return None if whole is None else float(whole.sum())
     lead = inputs["query"].shape[:-2]
     one = {name: inputs[name][(slice(0, 1),) * len(lead)] for name in ("query", "key")}
     one |= {

@@ -34,12 +34,14 @@ PARTS = {"B": 2, "H": 8, "N": 512, "E": 64, "C": 4}
 LAYER = {"B": 2, "H": 8, "N": 512, "M": 512, "D": 64, "F": 512, "K": 64, "E": 64, "L": 1, "P": 512}
 WITH_MEMORY = LAYER | {"S": 256}
 LATENTS = {"B": 2, "H": 16, "N": 2, "M": 130, "D": 64, "E": 512}
+TOKENS = {"B": 1, "H": 16, "G": 1, "N": 3, "M": 600, "D": 192, "E": 128, "J": 64}
 LONGER = {"B": 1, "N": 512, "M": 512, "A": 16}
 """
 What is called every day, in every profile. Of a layer the model is 512 wide. Under a mask, padding
 or a draw it is one entry of the batch, unless these differ between entries; what has a memory has
 fewer queries then. Additive attention is called once more, longer and with fewer hidden units;
-latents once more, as wide as DeepSeek's and what carries their positions.
+latents once more, as wide as DeepSeek's and what carries their positions; chosen blocks once more,
+of one key each.
 """
 
 SMALLEST = {"B": 1, "H": 2, "N": 66, "M": 130, "S": 64, "D": 64, "F": 128, "P": 130}
@@ -125,6 +127,9 @@ def usual_calls(op: Operation, profile: str, most: Sizes) -> Iterator[Recipe]:
         yield with_parts(op, limited(few, most), usual_family(op), parts, number)
     if op.is_latent:
         yield fixed_recipe(op, limited(LATENTS, most), usual_family(op))
+    if op.is_selected:
+        parts = {"options": {"block": 1}}
+        yield with_parts(op, limited(TOKENS, most), usual_family(op), parts, 10)
     if "A" in sizes:
         masked = {"mask": BOOLEAN} if op.mask else {}
         yield with_parts(op, limited(sizes | LONGER, most), usual_family(op), masked, 10)

@@ -55,6 +55,9 @@ number is no power of two.
 """
 LAYERS = {"B": 19, "H": 8}
 
+BLOCK, CHOSEN = 64, 4
+"""Keys of a block, and how many blocks a row chooses."""
+
 QUIET = "quiet"
 """The family of a layer: its scores are so small that its bound says something at such widths."""
 
@@ -152,8 +155,8 @@ def with_parts(
     layout: str = "contiguous",
 ) -> Recipe:
     """The call of these sizes with these parts, and in stacks where its leading axes are free."""
-    recipe = fixed_recipe(op, sizes, family, seed=seed)
-    options = dict(recipe.options)
+    recipe = fixed_recipe(op, {"J": CHOSEN} | sizes, family, seed=seed)
+    options = recipe.options | ({"block": BLOCK} if op.is_selected else {})
     if "..." in " ".join(op.axes.values()):
         options["lead"] = (2, 8) if "D" in op.sizes else (2,)
     if "align" in options:

@@ -12,7 +12,7 @@ from attnverify.inputs.real.required_options import BESIDE
 
 Sizes = dict[str, int]
 
-COUNTED = {"window": ((128, None), (100, 70)), "chunk": (128,), "pinned": (4,)}
+COUNTED = {"window": ((128, None), (100, 70)), "chunk": (128,), "pinned": (4,), "block": (16, 1)}
 """Numbers of keys, where there are hundreds of them."""
 
 FURTHER = BESIDE | {"offset": {"causal": True}, "pinned": {"window": (64, None)}}

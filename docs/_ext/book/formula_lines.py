@@ -53,6 +53,12 @@ ANCHORS: dict[str, list[list[str]]] = {
         ["latent_attention_grad: d_q, d_k, d_v"],
         ["latent_attention_grad: d_latent ="],
     ],
+    "selected_attention": [
+        ["selected_attention: return grouped_attention"],
+        ["chosen_pairs: seen[b, heads, i"],
+        ["chosen_pairs: heads = slice"],
+    ],
+    "selected_attention_grad": [["selected_attention_grad: return grouped_attention_grad"]],
     "packed_attention": [["packed_attention: found ="]],
     "packed_attention_grad": [
         ["packed_attention_grad: found ="],

@@ -206,7 +206,7 @@ def test_attentions_scores_layers_and_what_has_a_memory() -> None:
     assert named(lambda op: op.is_score) == {name for name in TRAITS if name.endswith("_score")}
     layers = ("self_attention", "multi_head_attention")
     today = ("merge_attention", "grouped_attention", "latent_attention", "packed_attention")
-    today += ("paged_attention",)
+    today += ("paged_attention", "selected_attention")
     attentions = {name for name in TRAITS if name.endswith("_attention")}
     assert named(lambda op: op.is_attention) == {
         name for name in attentions if not name.endswith(layers + today)

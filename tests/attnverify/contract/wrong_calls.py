@@ -89,6 +89,16 @@ RIGHT: dict[str, dict[str, Any]] = {
         "soft_cap": 1.5,
         "sink": zeros(6),
     },
+    "selected_attention": {
+        "query": zeros(2, 6, 5, 4),
+        "key": zeros(2, 3, 7, 4),
+        "value": zeros(2, 3, 7, 11),
+        "selection": np.broadcast_to(np.array([3, -1, 0, 2]), (2, 3, 5, 4)).copy(),
+        "block": 2,
+        "soft_cap": 1.5,
+        "sink": zeros(6),
+        "scale": 0.5,
+    },
     "packed_attention": {
         "query": zeros(5, 6, 4),
         "key": zeros(7, 3, 4),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnverify import spec
 from attnverify.bounds import error
 from attnverify.catalogue.packing import apart, heads_first
 from attnverify.catalogue.pytrees import leaves
@@ -25,6 +26,8 @@ TRACES: dict[str, Callable[[today.Inputs], Derived]] = {
     "grouped_attention_grad": today.attention_grad,
     "latent_attention": lambda inputs: today.attention(heads_first(inputs)),
     "latent_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
+    "selected_attention": today.attention,
+    "selected_attention_grad": today.attention_grad,
     "packed_attention": lambda inputs: today.attention(heads_first(inputs)),
     "packed_attention_grad": lambda inputs: today.attention_grad(heads_first(inputs)),
     "paged_attention": lambda inputs: today.attention(heads_first(dict(apart(inputs)))),
@@ -125,6 +128,22 @@ def test_what_a_latent_receives_twice_may_be_kept_before_it_is_added() -> None:
             largest = float(np.max(off / np.where(E > 0, E, 1)))
             used[name] = max(used.get(name, 0.0), largest)
     assert used["eager"] <= 1 and used["fused"] <= 1 < used["wide"]
+
+
+def test_a_cap_makes_numbers_of_infinite_keys_in_a_bound_too() -> None:
+    rng = np.random.default_rng(4)
+    call = {name: rng.standard_normal((1, 1, 5, 3)) for name in QKV} | {"soft_cap": 1.5}
+    call["key"][0, 0, 2, :] = -np.inf, 0.0, 1.0
+    arriving = {"d_output": rng.standard_normal((1, 1, 5, 3)), "d_lse": np.ones((1, 1, 5))}
+    for found, expected in (
+        (today.attention(call).values, spec.grouped_attention(**call)),
+        (
+            today.attention_grad(arriving | call).values[2:],
+            spec.grouped_attention_grad(**arriving, **call)[2:],
+        ),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_a_page_that_stands_twice_is_bounded_as_two() -> None:

@@ -220,5 +220,7 @@ def is_seen_by_allclose(wrong: Any, right: Any) -> bool:
     """The ordinary test, ``allclose(1e-3, 1e-3)``: here it is what is measured, and judges none."""
     pairs = zip(leaves(wrong), leaves(right), strict=True)
     return any(
-        (np.abs(x - y) > 1e-3 * (1 + np.abs(y))).any() for x, y in pairs if isinstance(y, ndarray)
+        not np.allclose(x, y, 1e-3, 1e-3, equal_nan=True)
+        for x, y in pairs
+        if isinstance(y, ndarray)
     )

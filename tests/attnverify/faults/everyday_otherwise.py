@@ -166,7 +166,7 @@ def interleaved_heads(op: Operation, given: Inputs, answer: Any) -> Any:
         return answer
     H, G = given["query"].shape[1], given["key"].shape[1]
     of = np.arange(H) % G
-    full = {name: given[name][:, of] for name in ("key", "value")}
+    full = {n: given[n][:, of] for n in ("key", "value", "selection") if n in given}
     found = op.reference(**given | full)
     if not op.is_gradient:
         return found

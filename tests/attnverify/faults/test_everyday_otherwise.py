@@ -33,6 +33,7 @@ EVERY_COMMIT = {
     "alibi_attention",
     "grouped_attention",
     "latent_attention",
+    "selected_attention",
     "packed_attention",
     "paged_attention",
     "merge_attention",
