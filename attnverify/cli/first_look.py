@@ -65,6 +65,22 @@ def find_operations(source: str) -> list[str]:
     return list(dict.fromkeys(operation for operation in found if operation))
 
 
+def only_function(source: str) -> str:
+    """
+    Name the one function of a file that has no other, and gives nothing the name of an operation;
+    "" otherwise.
+    """
+    try:
+        tree = ast.parse(Path(source).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names = [name for name in found if name[0] != "_"]
+    others = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    others += [n.asname or n.name for n in ast.walk(tree) if isinstance(n, ast.alias)]
+    return names[0] if len(names) == 1 and not any(map(operation_of_name, others)) else ""
+
+
 def operation_of_name(name: str) -> str:
     """Read ``softmax`` of ``softmax_online``; "" where a name begins with no operation."""
     known = (one for one in operation_names() if name == one or name.startswith(f"{one}_"))

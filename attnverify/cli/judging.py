@@ -14,7 +14,12 @@ import click
 
 from attnverify import PACKAGE, describe_installation
 from attnverify.backends.source import parse_source
-from attnverify.cli.first_look import find_operations, find_unreadable, operation_of_name
+from attnverify.cli.first_look import (
+    find_operations,
+    find_unreadable,
+    only_function,
+    operation_of_name,
+)
 from attnverify.cli.parameters import FILE, STATUS, Command, to_click
 from attnverify.cli.pytest_options import PYTEST, to_pytest
 from attnverify.device_assignment import check_device
@@ -170,8 +175,12 @@ HOW_TO_NAME_ONE = """a backend to judge is wanted:
 
 
 def with_operation(given: dict[str, Any], source: str) -> str:
-    """Let --op say what one function of a file is whose own name does not."""
+    """Let --op say what one function of a file, or its only one, is whose own name does not."""
     asked = parse_source(source)
+    says_none = not (asked.function or given["spec"] or find_operations(source))
+    if says_none and len(given["op"]) == 1:
+        source = f"{source}:{name}" if (name := only_function(source)) else source
+        asked = parse_source(source)
     says_it = not asked.function or asked.operation or operation_of_name(asked.name)
     return source if says_it else f"{source}{operation_of(source, given)}"
 

@@ -154,7 +154,7 @@ INDEX_OF_AXIS = "axis {axis}, index"
 
 TRIED = "{passed} passed, {failed} failed"
 TRIED_APART = TRIED + ", and what lies between was not tried"
-HOLDS = "with further calls {failures} failures, {passes} passes"
+HOLDS = "that holds in {failures} calls that fail, {passes} that pass"
 OF = "{inside} of {all}"
 NOT_TRIED = "(covers {failures} failures, {passes} passes; tried on no fresh draw)"
 COVERS = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.functions import GUESSED
 from attnverify.failures.record import describe_damaged_records
 from attnverify.inputs.real.required_kinds import DRAW, PADDING
@@ -172,12 +173,13 @@ def print_summary(
 
 
 def taken_or_refused(run: Verification) -> list[str]:
-    """Say of each backend which function was taken for what, and which was not judged, and why."""
+    """Say of each backend what was taken for what, and what of it was not judged, and why."""
     return [
         f"{backend.source}: {note}"
         for backend in run.backends
         for note in backend.notes
-        if GUESSED in note or note in backend.refused
+        if note in backend.refused
+        or any(words in note for words in (GUESSED, NEVER_GIVEN, f"=True {NOT_JUDGED}"))
     ]
 
 

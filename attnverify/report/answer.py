@@ -13,7 +13,7 @@ from attnverify.failures.finding import Finding
 from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
-from attnverify.report.table import Row, group_rows, in_full, summary_line
+from attnverify.report.table import BLOCKED, Row, group_rows, in_full, summary_line
 from attnverify.report.terminal_colours import fold, fold_lines, has_copied
 from attnverify.report.workflow import find_place
 from attnverify.verdicts.tally import JUDGED
@@ -182,8 +182,13 @@ def in_words(row: Row) -> str:
     """Write ``values, gradients passed, refusals not met``."""
     words: dict[str, list[str]] = {}
     for aspect, word in row.verdicts.items():
-        words.setdefault(word, []).append(aspect if word == "passed" else in_full(aspect))
+        told = UNTIL if word == BLOCKED else word
+        words.setdefault(told, []).append(aspect if word == "passed" else in_full(aspect))
     return ", ".join(f"{', '.join(aspects)} {word}" for word, aspects in words.items())
+
+
+UNTIL = "judged when that is mended"
+"""Of what shows nothing of its own while another fails."""
 
 
 def is_right(run: "Verification", tallies: list[Tallied]) -> bool:

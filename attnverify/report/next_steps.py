@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.backends.declarations import NO_GRADIENT, Declarations
-from attnverify.backends.functions import HAS_OTHERS
+from attnverify.backends.functions import GUESSED, HAS_OTHERS
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
@@ -74,12 +74,19 @@ def describe_outcomes(
         else:
             refused = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
             left = f"; not judged: {', '.join(refused)}" if refused else ""
-            yield f"{backend.source}: {describe_outcome(run, backend.name, own)}{left}"
+            yield f"{name_guessed(backend)}: {describe_outcome(run, backend.name, own)}{left}"
         need_not = [one for one in own if one["verdict"] == "failed" and not run.is_red(one)]
         if need_not and not short:
             aspects = dict.fromkeys(one["aspect"] for one in need_not)
             asked = f"--require {rung_of(aspects)} asks for it"
             yield f"  not required, and not met: {', '.join(map(in_full, aspects))} ({asked})"
+
+
+def name_guessed(backend: Any) -> str:
+    """Name a backend, and the operation that its one function was taken for."""
+    taken = any(GUESSED in note for note in getattr(backend, "notes", ()))
+    names = [one.operation.name for one in backend.implementations[:1] if taken]
+    return " as ".join((backend.source, *names))
 
 
 def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, Any]]) -> str:

@@ -69,6 +69,9 @@ BIASES = ("attn_bias", "bias")
 CAUSAL = ("is_causal", "causal")
 
 
+NEVER_GIVEN, NOT_JUDGED = "the operation has no argument for ", "is not judged"
+
+
 CAUSAL_MASK = "causal mask"
 """What ARGUMENTS says of a flag that is to be given True where the mask is the causal one."""
 
@@ -107,17 +110,21 @@ class Binding:
         words += [f"{self.causal}=True for the causal mask, aligned at the end"] * bool(self.causal)
         words += [f"{self.scale}=1/sqrt(D)"] if self.scale else []
         words += [f"{name}={what}" for name, what in self.forms.items()]
-        left = f"; left at their defaults: {', '.join(self.unused)}" if self.unused else ""
-        return ", ".join(words) + left if words else ""
+        return ", ".join(words)
 
     def describe_unjudged(self) -> str:
-        """Name the flag whose other value is never given, with the line that has it judged."""
+        """
+        Name what is never given, for the operation has no such argument, and the flag whose other
+        value is not, with the line that has it judged.
+        """
         flags = [n for n, v in self.fixed.items() if v is False and n != self.causal]
-        return "".join(
-            f"{name}=True is not judged; to have it judged where the mask is causal: "
+        left = f"{NEVER_GIVEN}{' and '.join(self.unused)}" if self.unused else ""
+        told = (
+            f"{name}=True {NOT_JUDGED}; to have it judged where the mask is causal: "
             f'ARGUMENTS = {{"{name}": "{CAUSAL_MASK}"}}'
             for name in flags
         )
+        return "; ".join(filter(None, (left, *told)))
 
 
 def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:

@@ -191,9 +191,16 @@ def offers(
     budget: CallBudget,
 ) -> dict[str, RegionOffer]:
     """
-    Return a region for each kind of failure: one for all of them where they have one in common,
-    else one each.
+    Return a region for each kind of failure: one for all wrong numbers where they have one in
+    common, else one each; an exception, which tells itself, has its own.
     """
+    raised = [[kind] for kind in failures if kind.startswith("raised")]
+    groups = [[kind for kind in failures if [kind] not in raised], *raised]
+    if len(groups := [group for group in groups if group]) > 1:
+        few = budget.part(*(left // len(groups) for left in budget.left))
+        each = [{kind: failures[kind] for kind in group} for group in groups]
+        found = [offers(implementation, dtype, part, passing, draws, few) for part in each]
+        return {kind: region for regions in found for kind, region in regions.items()}
 
     def region(kinds: Iterable[str], calls: CallBudget) -> RegionOffer:
         failing = list(chain.from_iterable(failures[kind] for kind in kinds))

@@ -324,6 +324,8 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
         return True
     if one.kind == other.kind and one.kind.startswith("raised") and not are_unrelated(one, other):
         return True
+    if raises_beside(one, other) or raises_beside(other, one):
+        return False
     same = one.implementation == other.implementation
     if same and {*one.finding.at} & {*other.finding.at}:
         return True
@@ -331,6 +333,11 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
         one.region == other.region != ()
         or (one.kind == other.kind and not are_unrelated(one, other))
     )
+
+
+def raises_beside(one: Symptom, other: Symptom) -> bool:
+    """Tell whether a sign is an exception, which the mistake of the other does not explain."""
+    return one.kind.startswith("raised") and not one.diagnoses and bool(other.diagnoses)
 
 
 def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: bool) -> RootCause:

@@ -3,10 +3,12 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnverify.backends.loader import load
 from attnverify.cli import main
+from attnverify.cli.first_look import only_function
 from attnverify.report.next_steps import for_backend
 from tests.support.run_attnverify import judged, load_backends_here, verify
 
@@ -191,6 +193,48 @@ def test_calls_without_what_a_function_must_be_given_are_not_made() -> None:
     (one,) = load("other.py").implementations
     with pytest.raises(NotImplementedError, match="needs lengths"):
         one.function(query=1, key=2, value=3)
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_the_last_line_names_the_operation_that_was_guessed(quiet: tuple[str, ...]) -> None:
+    line = ("run", write(ATTENTION), "--profile", "quick", "--dtype", "float32", "-k", "values")
+    last = verify(*line, *quiet).output.splitlines()[-1]
+    assert last.startswith("mine.py as scaled_dot_product_attention: right in float32")
+
+
+def test_ones_own_tensors_are_judged_as_op_says_whatever_the_only_function_is_called() -> None:
+    """--op was asked for, and then there was nothing of it."""
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype("float32")
+    np.savez("own.npz", query=x, key=x, value=x)
+    write(IN_TURN.replace("flash", "mine") + '\n\nFEATURES = {"lse": False}\n')
+    done = verify("run", "mine.py", "--op", "grouped_attention", "--inputs", "own.npz")
+    assert "nothing of --op" not in done.output
+    assert "right in float32 (values: 1 case" in done.output.splitlines()[-1]
+    write("import helper\n\nsoftmax = helper.f\n\n\ndef make(x):\n    return x\n")
+    assert only_function("mine.py") == ""
+
+
+def test_what_a_function_takes_beyond_its_operation_is_told_in_a_red_run_too() -> None:
+    text = RIGHT.replace("shift_right(x)", "shift_right(x, blocks=2)").replace(".copy()", " + 1")
+    done = verify("run", write(text), "--profile", "quick", "--dtype", "float32", "-k", "values")
+    told = "shift_right: the operation has no argument for blocks"
+    assert done.status == 1 and told in " ".join(done.output.split())
+
+
+REFUSES_NUMBERS = ATTENTION.replace("flash(q, k, v)", "flash(q, k, v, mask=None)").replace(
+    "    e =",
+    "    if mask is not None:\n        score = np.where(~mask, -np.inf, score)\n    e =",
+)
+
+
+def test_a_mistake_is_counted_in_the_cases_that_it_explains() -> None:
+    """A float mask that is refused was counted under NaN in rows without keys."""
+    line = ("--profile", "quick", "--dtype", "float32", "-k", "values")
+    lines = verify("run", write(REFUSES_NUMBERS), *line).output
+    nan, refused = lines.partition("1. ")[2].split("2. ", 1)
+    assert "NaN in rows that see no key" in nan and "raised TypeError" in refused
+    assert 'FEATURES = {"float mask": False}' in refused and "FEATURES" not in nan
+    assert "when a row sees no key" in " ".join(nan.split())
 
 
 def test_what_is_imported_under_the_name_of_an_operation_is_told_by_that_name() -> None:

@@ -305,7 +305,7 @@ TEXTS: dict[str, Filled] = {
     ),
     "HOLDS": (
         {"failures": "14 of 14", "passes": "0 of 37"},
-        "with further calls 14 of 14 failures, 0 of 37 passes",
+        "that holds in 14 of 14 calls that fail, 0 of 37 that pass",
     ),
     "NOT_TRIED": (
         {"failures": "14 of 14", "passes": "0 of 37"},
