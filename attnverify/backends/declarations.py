@@ -27,6 +27,9 @@ MASKS = ("mask", "visible", "attn_mask")
 NO_GRADIENT = "has no gradient"
 """The reason where no output depends on an input, as the library's autograd sees it."""
 
+TAKES_NO = "takes no "
+"""The reason where a file has no argument for what a call is given, before its name."""
+
 
 @dataclass(frozen=True)
 class Declarations:

@@ -143,11 +143,12 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
 
 def _of_many_options(op: Operation) -> list[Recipe]:
     """
-    Few geometries and families, and every pair of options; where options meet, layouts, masks and
-    dropout take turns.
+    Few geometries and families, and every pair of options; where options meet, layouts and dropout
+    take turns, and each option meets each form of a mask.
     """
     found = [fixed_recipe(op, sizes) for sizes in (*FEW_GEOMETRIES, LONG)]
     found += [fixed_recipe(op, FAMILY_SIZES, family) for family in FAMILIES]
+    met = set[tuple[str, str, int]]()
     for row, deal in enumerate(deals(op)):
         recipe = dealt_recipe(op, deal, row)
         layout = {"kind": tuple(LAYOUTS)[row % len(LAYOUTS)], "seed": 1}
@@ -156,11 +157,15 @@ def _of_many_options(op: Operation) -> list[Recipe]:
             found.append(replace(recipe, layout=layout, poison=poison))
             continue
         mask = fixed_mask(op, ("random", "left_padding", "empty_rows")[row % 3])
+        beside = [{(name, str(value), k) for name, value in deal.items()} for k in range(3)]
+        new = [len(pairs - met) for pairs in beside]
+        form = new.index(max(new))
+        met |= beside[form]
         found.append(
             replace(
                 recipe,
                 layout=layout,
-                mask=(None, mask, mask | {"form": "noisy"})[row % 5 % 3],
+                mask=(None, mask, mask | {"form": "noisy"})[form],
                 dropout={"p": 0.25, "seed": row} if row % 7 == 0 else None,
             )
         )

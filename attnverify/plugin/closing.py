@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
+from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.functions import GUESSED
 from attnverify.failures.record import describe_damaged_records
 from attnverify.inputs.real.required_kinds import DRAW, PADDING
@@ -236,7 +237,7 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
         for kind, why in tally.get("unseen", {}).items():
             whose = tally["backend"], tally["implementation"]
             option = kind.partition("=")[0]
-            if option.isidentifier() and kind not in PARTS and why.startswith("takes no "):
+            if option.isidentifier() and kind not in PARTS and why.startswith(TAKES_NO):
                 lacking[whose][option] = None
             else:
                 found[*whose, why][kind] = None
@@ -246,5 +247,5 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
     ] + [
         f"{backend}: no {listed([*kinds])} was judged of {name}: {whose}{why}"
         for (backend, name, why), kinds in found.items()
-        for whose in ["it " * why.startswith("takes no ")]
+        for whose in ["it " * why.startswith(TAKES_NO)]
     ]

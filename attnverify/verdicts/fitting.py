@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from attnverify.backends.declarations import CAUSAL_ALONE, SWITCHES
+from attnverify.backends.declarations import CAUSAL_ALONE
 from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
@@ -45,7 +45,7 @@ UNDRAWN = ("gradient", "weights", "lse")
 
 def limits_draws(features: Mapping[str, Any]) -> bool:
     """Tell whether a file's FEATURES say of what is drawn that it does not take it."""
-    limits = [features.get(name) for name in SWITCHES if name not in UNDRAWN]
+    limits = [limit for name, limit in features.items() if name not in UNDRAWN]
     return "width" in features or any(limit in (False, CAUSAL_ALONE) for limit in limits)
 
 
@@ -68,6 +68,9 @@ PAIRS = 2**18
 def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> Recipe:
     left_out = {name for name, value in features.items() if value is False}
     parts: dict[str, Any] = {"dropout": None} if "dropout" in left_out else {}
+    if not left_out.isdisjoint(recipe.options):
+        taken = {name: value for name, value in recipe.options.items() if name not in left_out}
+        parts["options"] = taken
     if recipe.mask:
         parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), "float mask" in left_out)
     return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from attnverify.backends.calls.terms import TERMS
-from attnverify.backends.declarations import NO_GRADIENT, features_of
+from attnverify.backends.declarations import NO_GRADIENT, TAKES_NO, features_of
 from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.cause import describe_sizes
@@ -271,6 +271,7 @@ class Search:
         self.drawn, self.earlier = cases, shown.earlier
         for recipe in (*shown.at_first, *shown.drawn, *shown.causal):
             self.judge(recipe)
+        self.replace_fixed(shown)
         for recipe in shown.further(self.untaken()) if self.wants_more(cases) else ():
             if not self.wants_more(cases):
                 break
@@ -303,7 +304,35 @@ class Search:
         found = untaken_features(
             (features(case.recipe) for case in answered), map(features, self.refused)
         )
-        return found | dict(self.implementation.backend.declared.features)
+        domains = self.implementation.operation.domains
+        options = {n: False for n in self.lacking() if n in domains and not domains[n].required}
+        return found | options | dict(self.implementation.backend.declared.features)
+
+    def lacking(self) -> set[str]:
+        """Name the arguments that calls were refused for, since the file has none of that name."""
+        return {
+            reason.removeprefix(TAKES_NO)
+            for reason in self.refused.values()
+            if reason.startswith(TAKES_NO)
+        }
+
+    def replace_fixed(self, shown: Shown) -> None:
+        """
+        Judge the probes that were refused without what the file does not take, so that what it
+        takes meets: its cap its masks. Hidden slots hold ordinary numbers; NaN is asked elsewhere.
+        """
+        left = [
+            replace(recipe, poison=None)
+            for recipe in shown.at_first
+            if recipe in self.refused and recipe not in shown.required
+        ]
+        judged = {case.recipe for case in chain(self.passing, *self.failing.values())}
+        while left:  # a refusal names one argument, the next call may be refused for another
+            fitted = {*fitted_recipes(left, self.untaken())} - judged - {*self.refused}
+            judged |= fitted
+            for recipe in sorted(fitted, key=shrink_key):
+                self.judge(recipe)
+            left = [recipe for recipe in fitted if recipe in self.refused]
 
     def replace_required(self, required: tuple[Recipe, ...]) -> None:
         """
@@ -319,7 +348,7 @@ class Search:
         unseen = dict[str, str]()
         for recipe in refused:
             (fitted,) = fitted_recipes((recipe,), untaken)
-            lacks = self.refused[recipe] in {f"takes no {name}" for name in options_of(recipe)}
+            lacks = self.refused[recipe] in {f"{TAKES_NO}{name}" for name in options_of(recipe)}
             if not lacks and self.takes_one_of(stand_ins(recipe, fitted, models)):
                 seen |= {*kinds_of(recipe)}
             else:

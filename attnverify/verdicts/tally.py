@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnverify.backends.declarations import NO_GRADIENT
+from attnverify.backends.declarations import NO_GRADIENT, TAKES_NO
 from attnverify.failures.finding import UNEXPECTED_PASS, Finding, format_findings
 from attnverify.failures.known_failures import KnownFailure
 from attnverify.failures.plain_data import from_plain, to_plain
@@ -247,6 +247,6 @@ def most_common(reasons: dict[str, int]) -> str:
     said = (reason for reason in reasons if reasons[reason])
     return max(
         said,
-        key=lambda reason: (not reason.startswith("takes no "), reasons[reason]),
+        key=lambda reason: (not reason.startswith(TAKES_NO), reasons[reason]),
         default="no case applies",
     )

@@ -16,7 +16,7 @@ from attnverify.backends.calls.terms import (
     translate_given,
     translate_returned,
 )
-from attnverify.backends.declarations import Declarations
+from attnverify.backends.declarations import TAKES_NO, Declarations
 from attnverify.catalogue.operation import Operation, result_axes_of
 
 
@@ -54,7 +54,7 @@ def adapt_signature(
             elif takes_any:
                 given[own] = value
             elif not _is_default(value, defaults[own]):
-                raise NotImplementedError(f"takes no {own}")
+                raise NotImplementedError(f"{TAKES_NO}{own}")
         if inputs.get("scale") is None and has_usual_scale:
             given |= _usual_scale(binding.given["scale"], inputs, parameters)
         for name, default in binding.needed.items():

@@ -75,6 +75,28 @@ def test_quick_is_green_on_what_takes_few_options(tmp_path: Path) -> None:
     assert not search.failing and search.tally.cases >= 20
 
 
+PAIRED = """
+import numpy as np
+from attnverify.numpy_ref import grouped_attention as own
+
+def grouped_attention(query, key, value, mask=None, soft_cap=None):
+    if soft_cap and mask is not None and mask.dtype == bool:
+        mask = np.where(mask, 0.0, -soft_cap)  # a cap behind the mask
+    return own(query, key, value, mask=mask, soft_cap=soft_cap)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_file_takes_meets_without_what_it_does_not_take(seed: int, tmp_path: Path) -> None:
+    search = search_quick(tmp_path, PAIRED, seed=seed)
+    assert search.failing
+    assert all(
+        recipe.options.get("soft_cap") and recipe.mask
+        for cases in search.failing.values()
+        for recipe in (case.recipe for case in cases)
+    )
+
+
 TOGETHER = "if window and not causal: raise NotImplementedError('a window wants causal rows')"
 
 
