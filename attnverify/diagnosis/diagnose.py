@@ -170,6 +170,7 @@ def explain(
 ) -> Cause | None:
     """Find the cause of observations; ``more`` are failing cases that were not looked at."""
     operation = implementation.operation
+    failing, others = without_chance(failing) or failing, without_chance(others)
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
     if among is None and operation.outside and (zeros := nothing_but_zeros(failing)):
@@ -191,7 +192,7 @@ def explain(
         return Cause(freedom.words, (freedom,))
     tried = candidates(operation.name) if among is None else among
     further = look_at(implementation, choose_failing(more), looks) if more else []
-    wrong = [*failing, *further]
+    wrong = [*failing, *without_chance(further)]
     several = match_several(operation, wrong, others, passed) if among is None else []
     if best := tell_apart(implementation, several, failing[0].dtype, budget):
         return cause_of_candidates(best)
@@ -199,6 +200,22 @@ def explain(
         return each
     part = explain_in_parts(tried, wrong, passed)
     return part or localize(implementation, failing, budget)
+
+
+HUGE = 1e12
+"""Beyond this no answer is but those that large numbers in hidden slots have reached."""
+
+
+def without_chance(seen: Sequence[Observation]) -> list[Observation]:
+    """
+    Leave out the answers that numbers of 1e30 in hidden slots have reached: which of those has the
+    largest score hangs on the last bit of a product, and on the processor.
+    """
+    return [
+        o
+        for o in seen
+        if o.recipe.poison != "finite" or not any((np.abs(x) > HUGE).any() for x in o.actual)
+    ]
 
 
 def match_candidates(
