@@ -22,6 +22,7 @@ from attnverify.diagnosis.diagnose import NUMERIC, choose_of_other_kinds, diagno
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.reference import layers
+from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
 
 
@@ -335,7 +336,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", one_in(3, PARAMETERS))
 def test_every_mistake_is_told_and_no_other(name: str) -> None:
     operation, function, musts, never = TWO[name]
     causes = causes_of(operation, function)

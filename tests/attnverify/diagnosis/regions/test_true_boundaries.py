@@ -29,6 +29,7 @@ from attnverify.verdicts import findings
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
+from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
 
 Sizes = dict[str, int]
@@ -97,7 +98,7 @@ DIAGNOSED = ("one tile", "two sizes")
 """Noise has no cause. That none is found, in most of the time of a run, is seen of these alone."""
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", one_in(3, KERNELS))
 def test_the_true_boundary_is_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +112,7 @@ def test_the_true_boundary_is_told(
         assert ", 0 of " in finding.held, "no case passed of which the conditions hold"
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", one_in(3, PLACES))
 def test_a_place_is_told_that_all_failing_cases_share(name: str, tmp_path: Path) -> None:
     where, told, not_told = PLACES[name]
     found = found_in(lambda s: True, tmp_path, where)
