@@ -170,12 +170,14 @@ def explain(
 ) -> Cause | None:
     """Find the cause of observations; ``more`` are failing cases that were not looked at."""
     operation = implementation.operation
-    failing, others = without_chance(failing) or failing, without_chance(others)
+    certain = without_chance(failing)
     if among is None and (narrow := find_narrow_operands(implementation, failing, budget)):
         return Cause(narrow.words, (narrow,))
     if among is None and operation.outside and (zeros := nothing_but_zeros(failing)):
         return Cause(zeros.words, (zeros,))
     best = match_candidates(operation, failing, others, passed, among)
+    if not best and 0 < len(certain) < len(failing):
+        best = match_candidates(operation, certain, without_chance(others), passed, among)
     if among is None and not best and (flushed := find_flushed(implementation, failing)):
         return Cause(flushed.words, (flushed,))  # tiny numbers may hide another mistake
     if best := tell_apart(implementation, best, failing[0].dtype, budget):
@@ -192,8 +194,11 @@ def explain(
         return Cause(freedom.words, (freedom,))
     tried = candidates(operation.name) if among is None else among
     further = look_at(implementation, choose_failing(more), looks) if more else []
-    wrong = [*failing, *without_chance(further)]
+    wrong = [*failing, *further]
     several = match_several(operation, wrong, others, passed) if among is None else []
+    if among is None and not several and 0 < len(certain) < len(failing):
+        left = without_chance(wrong), without_chance(others)
+        several = match_several(operation, *left, passed)
     if best := tell_apart(implementation, several, failing[0].dtype, budget):
         return cause_of_candidates(best)
     if operation.is_gradient and (each := explain_by_output(tried, [*wrong, *passed])):
@@ -208,8 +213,8 @@ HUGE = 1e12
 
 def without_chance(seen: Sequence[Observation]) -> list[Observation]:
     """
-    Leave out the answers that numbers of 1e30 in hidden slots have reached: which of those has the
-    largest score hangs on the last bit of a product, and on the processor.
+    Leave out the answers that numbers of 1e30 in hidden slots have reached, where nothing explains
+    all: which of those has the largest score may hang on the last bit, and on the processor.
     """
     return [
         o
