@@ -109,7 +109,7 @@ CAUSES = {
     ("gated_delta_rule", "no delta"): "`v[n] - keys[n] @ state` as `v[n]`",
     ("top_k_gating", "one more"): "`k` plus 1",
     ("int8_product", "zero point"): "`w` with 128 added",
-    ("gelu_layer", "no cube"): "`0.044715` as `0.0`",
+    ("gelu_layer", "no cube"): "`z + 0.044715 * z ** 3` as `z`",
     ("masked_mean", "inverted"): "`seen` inverted",
 }
 
