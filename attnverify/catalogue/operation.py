@@ -317,6 +317,10 @@ class Operation:
         """Tell whether an argument may be None."""
         return type(None) in get_args(self.parameters[argument].annotation)
 
+    def demands(self, argument: str) -> bool:
+        """Tell whether no call is without an argument: it has no default and may not be None."""
+        return self.requires(argument) and not self.allows_none(argument)
+
     def skips(self, check: str) -> str | None:
         """Why a check does not apply, or None where it does."""
         reasons = dict(self.traits.skipped)

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from attnverify.backends.declarations import CAUSAL_ALONE
+from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
@@ -66,22 +67,29 @@ PAIRS = 2**18
 
 
 def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> Recipe:
-    left_out = {name for name, value in features.items() if value is False}
+    left_out = _left_out(recipe, features)
     parts: dict[str, Any] = {"dropout": None} if "dropout" in left_out else {}
     if not left_out.isdisjoint(recipe.options):
         taken = {name: value for name, value in recipe.options.items() if name not in left_out}
         parts["options"] = taken
     if recipe.mask:
-        parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), "float mask" in left_out)
+        parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), left_out)
     return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))
 
 
-def _fitted_mask(mask: dict[str, Any], kinds: Any, bool_alone: bool) -> dict[str, Any] | None:
-    if kinds is False:
+def _left_out(recipe: Recipe, features: Mapping[str, Any]) -> set[str]:
+    """Name what a call is made without: nothing that its operation demands."""
+    op = CATALOGUE[recipe.operation]
+    names = {name for name, value in features.items() if value is False}
+    return {name for name in names if not op.demands((op.mask or "") if name == "mask" else name)}
+
+
+def _fitted_mask(mask: dict[str, Any], kinds: Any, left_out: set[str]) -> dict[str, Any] | None:
+    if "mask" in left_out:
         return None
     if kinds == CAUSAL_ALONE:
         return CAUSAL
-    return mask | {"form": "bool"} if bool_alone else mask
+    return mask | {"form": "bool"} if "float mask" in left_out else mask
 
 
 def _fitted_sizes(

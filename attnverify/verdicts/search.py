@@ -304,8 +304,7 @@ class Search:
         found = untaken_features(
             (features(case.recipe) for case in answered), map(features, self.refused)
         )
-        domains = self.implementation.operation.domains
-        options = {n: False for n in self.lacking() if n in domains and not domains[n].required}
+        options = dict.fromkeys(self.lacking() & {*self.implementation.operation.domains}, False)
         return found | options | dict(self.implementation.backend.declared.features)
 
     def lacking(self) -> set[str]:

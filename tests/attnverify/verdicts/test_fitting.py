@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from attnverify.inputs.fixed_cases import pair_count
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.inputs.fixed_cases import fixed_cases, pair_count
 from attnverify.inputs.real.calls import everyday_calls
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
+from attnverify.judge.case import refuse_what_is_refused
 from attnverify.plugin.closing import describe_unseen
 from attnverify.verdicts.fitting import (
     CAUSAL,
@@ -48,6 +50,13 @@ def test_what_is_fitted_is_not_excluded(features: dict[str, Any], excludes: Any)
 def test_other_features_change_no_draw(features: dict[str, Any]) -> None:
     assert not limits_draws(features)
     assert fitted_recipes(DRAWN, features) == DRAWN
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_what_is_fitted_is_taken_by_the_specification(name: str) -> None:
+    for left_out in ("mask", "float mask", "N != M", "E != D", "dropout", *CATALOGUE[name].domains):
+        for recipe in fitted_recipes(fixed_cases(name)[::5], {left_out: False}):
+            refuse_what_is_refused(recipe, "float32")
 
 
 def test_widths_take_turns_and_are_those_of_heads_alone() -> None:
