@@ -1,0 +1,44 @@
+"""Multi-head attention, its output projection in shards (as mlc-llm #3494 had it)."""
+
+import torch
+import torch.nn.functional as F
+
+SHARDS = 2
+
+
+def hidden_pairs(attn_mask, key_padding_mask, b, h, n, m):
+    """A bias to add, and what is hidden: True in a boolean mask hides."""
+    bias = torch.zeros(1, 1, 1, 1)
+    hidden = torch.zeros(1, 1, n, m, dtype=torch.bool)
+    if attn_mask is not None:
+        mask = attn_mask.view(b, h, n, m) if attn_mask.dim() == 3 else attn_mask
+        if mask.dtype == torch.bool:
+            hidden = hidden | mask
+        else:
+            hidden = hidden | (mask == -torch.inf)
+            bias = mask.masked_fill(mask == -torch.inf, 0)
+    if key_padding_mask is not None:
+        hidden = hidden | key_padding_mask[:, None, None, :]
+    return bias, hidden
+
+
+def multi_head_attention(
+    query, key, value, parameters, num_heads, attn_mask=None, key_padding_mask=None
+):
+    def heads(name, x):
+        y = F.linear(x, parameters[name + ".weight"], parameters.get(name + ".bias"))
+        return y.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    q, k, v = heads("q_proj", query), heads("k_proj", key), heads("v_proj", value)
+    b, h, n, m = *q.shape[:3], k.shape[2]
+    bias, hidden = hidden_pairs(attn_mask, key_padding_mask, b, h, n, m)
+    scores = q @ k.mT / q.shape[-1] ** 0.5 + bias
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1).masked_fill(hidden, 0)
+    y = (weights @ v).transpose(1, 2).flatten(2)
+    weight, bias = parameters["out_proj.weight"], parameters.get("out_proj.bias")
+    total = 0
+    for shard in range(SHARDS):
+        cut = slice(shard, None, SHARDS)
+        total = total + F.linear(y[..., cut], weight[:, cut], bias if shard == 0 else None)
+    return total, weights
