@@ -40,7 +40,7 @@ def modules_of_temporary_files_are_forgotten() -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist writes groups into names in its own
 def pytest_collection_modifyitems(config, items):
     """Tests that share a fixture of their module run in one worker, which makes it once."""
     if not config.pluginmanager.hasplugin("xdist"):
