@@ -52,6 +52,7 @@ from attnverify.report.json_report import describe_origin, json_text, read_repor
 from attnverify.report.table import format_table, summary_line
 from attnverify.specified import register
 from attnverify.verdicts.cell import cells
+from attnverify.verdicts.found_out import find_alone
 from attnverify.verdicts.tally import CellResult, Options
 
 __all__ = ["CheckFailed", "Report", "bound", "check"]
@@ -188,6 +189,7 @@ def check(
         backend.precision = getattr(module, "PRECISION", None) if precision is None else precision
         library = arrays or _library_of(module)
         implementation_of_function(backend, function, operation, library)
+        backend.alone = find_alone(backend)
         asked = cells([backend], (), dtypes, None, columns)
         results = tuple(judge_here(cell, options) for cell in asked)
     else:

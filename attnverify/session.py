@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnverify.backends.implementation import Backend
-from attnverify.backends.loader import KERNELS, load
+from attnverify.backends.loader import KERNELS
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
@@ -29,6 +29,7 @@ from attnverify.isolation.worker_process import Worker
 from attnverify.judge.case import refuse_given
 from attnverify.options import REQUIRED
 from attnverify.verdicts.cell import Cell, cells
+from attnverify.verdicts.found_out import loaded
 from attnverify.verdicts.tally import CellResult, Options, is_unexpected_pass
 
 
@@ -133,7 +134,7 @@ def backends_of(sources: list[str], workers: dict[str, Worker]) -> Iterator[Back
         ):
             if worker.told is None and worker.process is None:
                 worker.start()
-        yield describe_backend(workers[source]) if source in workers else load(source)
+        yield describe_backend(workers[source]) if source in workers else loaded(source)
 
 
 TARGETS = {"quick": ("sm_90a",), "default": ("sm_90a",), "thorough": ("sm_90a", "sm_80")}

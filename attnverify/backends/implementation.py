@@ -34,6 +34,7 @@ class Backend:
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
     copy     the same file, loaded once more, whose calls were all as wrong as here
     refused  of each function that cannot be called why
+    alone    the operations, and how, whose second result no call returns though no FEATURES say so
     """
 
     name: str
@@ -61,6 +62,7 @@ class Backend:
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     copy: "Backend | None" = None
     refused: list[str] = field(default_factory=list)
+    alone: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -96,6 +98,16 @@ class Implementation:
         judged beside them.
         """
         return self.quick or self.backend.interpreted or self.backend.machine is not None
+
+    @property
+    def is_alone(self) -> bool:
+        """
+        Whether it, or what it is the gradient of, returns its output without the second result: as
+        FEATURES say, else as a call has shown.
+        """
+        features, forward = self.backend.declared.features, self.operation.forward
+        said = features.get(forward.second_result)
+        return said is False or (said is None and [forward.name, self.how] in self.backend.alone)
 
     def precision(self, dtype: str) -> Precision:
         """

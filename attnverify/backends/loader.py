@@ -103,6 +103,7 @@ def reload(implementation: Implementation) -> Implementation | None:
     if backend.by_name:
         return None
     backend.copy = backend.copy or load(backend.source)
+    backend.copy.alone = backend.alone
     return next((i for i in backend.copy.implementations if i.name == implementation.name), None)
 
 

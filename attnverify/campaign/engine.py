@@ -31,7 +31,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from attnverify.backends.loader import load
 from attnverify.backends.source import PROJECT_BACKENDS, parse_source
 from attnverify.campaign.cluster import (
     ENGINE,
@@ -76,6 +75,7 @@ from attnverify.session import (
     unjudged_backends,
     unmatched_known_failures,
 )
+from attnverify.verdicts.found_out import loaded
 from attnverify.verdicts.journal import Journal, fingerprint, journal_of
 from attnverify.verdicts.tally import JUDGED, Options
 
@@ -212,7 +212,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Verification, Limits]:
         if supervisor.runs_in_own_process(source, chosen.isolate)
     }
     backends = [
-        supervisor.describe_backend(workers[source]) if source in workers else load(source)
+        supervisor.describe_backend(workers[source]) if source in workers else loaded(source)
         for source in sources
     ]
     for worker in workers.values():

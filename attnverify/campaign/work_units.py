@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from attnverify.backends.implementation import Backend
-from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE, parse_name
 from attnverify.checks.registry import checks
 from attnverify.failures import record
@@ -32,6 +31,7 @@ from attnverify.isolation.worker_process import Limits, Worker, WorkerDied
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import collect_evidence
+from attnverify.verdicts.found_out import loaded
 from attnverify.verdicts.tally import CellResult, Options, Tally, unsupported
 
 Place = tuple[str, str, str, str]
@@ -154,7 +154,7 @@ def backend_of(source: str, limits: Limits, isolate: str) -> tuple[Backend, Work
     Return the backend, loaded once in each process, and the process of its own where it has one.
     """
     if not supervisor.runs_in_own_process(source, isolate):
-        return load(source), None
+        return loaded(source), None
     worker = Worker(source, limits)
     return supervisor.describe_backend(worker), worker
 

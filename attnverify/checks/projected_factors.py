@@ -94,7 +94,7 @@ def measure_projected(
 ) -> dict[str, Measurement]:
     """Every factor of the operation, measured in several calls."""
     operation = implementation.operation
-    weights = implementation.backend.declared.features.get("weights", True)
+    weights = not implementation.is_alone
 
     def calls(numbers: range) -> Iterator[tuple[Inputs, Directions]]:
         for number in numbers:

@@ -65,13 +65,13 @@ def race_loaded(
     backend: str, op: tuple[str, ...], sizes: dict[str, int], seconds: float, wrong: bool
 ) -> list[list[dict[str, Any]]]:
     """Load the backend and race it, and tell each step as it begins; the records of each race."""
-    from attnverify.backends.loader import load
     from attnverify.bench.measure.race import on_step
     from attnverify.bench.own_kernel import race_backend
     from attnverify.judge import state_guard
+    from attnverify.verdicts.found_out import loaded
 
     before = state_guard.snapshot(vital=True)
-    found = load(backend)
+    found = loaded(backend)
     waiting.end()
     for change in state_guard.diff_and_restore(before):
         print(f"note: its import {change}")

@@ -51,10 +51,10 @@ def find_implementation(
     failure: "FailureRecord", worker: "Worker | None", source: str
 ) -> "Implementation":
     """Find the backend's implementation that failed, or another of the same operation."""
-    from attnverify.backends.loader import load
     from attnverify.isolation.supervisor import describe_backend
+    from attnverify.verdicts.found_out import loaded
 
-    backend = describe_backend(worker) if worker else load(source)
+    backend = describe_backend(worker) if worker else loaded(source)
     candidates = [i for i in backend.implementations if i.operation.name == failure.operation]
     if backend.broken or backend.missing or not candidates:
         reason = backend.broken or backend.missing or f"has no {failure.operation}"

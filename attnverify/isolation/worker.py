@@ -37,6 +37,7 @@ from attnverify.judge.state_guard import Change
 from attnverify.specified import register_inherited
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.found_out import find_alone
 from attnverify.verdicts.tally import Options
 
 Message = dict[str, Any]
@@ -50,6 +51,7 @@ def main() -> None:
     board.write({"during": "its import"}, SLOW)
     backend, notes = load_backend(json.loads(channel.recv_bytes()))
     board.write({"during": "the time before its first cell"}, SLOW)
+    backend.alone = find_alone(backend)
     send_message(channel, describe_loaded(backend, notes))
     with suppress(EOFError):
         while True:
@@ -121,6 +123,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "sampled",
         "precision",
         "flushing",
+        "alone",
     )
     found = [
         (implementation.operation.name, implementation.how, implementation.thorough)

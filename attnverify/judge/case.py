@@ -290,11 +290,9 @@ def refuse_given(operation: Operation, path: str, dtype: str) -> None:
 def case_shown(implementation: Implementation, case: Case) -> Case:
     """
     Find the case as an implementation is shown it: nothing arrives at the weights, or the lse, of
-    one whose FEATURES say that it returns none.
+    one that returns none.
     """
-    second = case.operation.forward.second_result
-    returned = implementation.backend.declared.features.get(second, True)
-    if returned or not case.operation.is_gradient:
+    if not (implementation.is_alone and case.operation.is_gradient):
         return case
-    options = case.recipe.options | {second: False}
+    options = case.recipe.options | {case.operation.forward.second_result: False}
     return case_of(replace(case.recipe, options=options), case.dtype)

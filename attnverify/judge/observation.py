@@ -233,9 +233,8 @@ def observe_one(
 
 
 def returned(implementation: Implementation, results: list[ndarray]) -> list[ndarray]:
-    """Those of the specification's results that it returns: FEATURES may leave out a second one."""
-    operation, features = implementation.operation, implementation.backend.declared.features
-    alone = len(results) == 2 and features.get(operation.second_result) is False
+    """Those of the specification's results that it returns: a second one may be left out."""
+    alone = implementation.is_alone and not implementation.operation.is_gradient
     return results[:1] if alone else results
 
 

@@ -122,10 +122,14 @@ def forget_other_shapes(cell: Cell) -> None:
 def judge_values(cell: Cell, options: Options) -> Tally:
     own = cell.implementation
     tally = search_for_failures(cell, own, options, "any", options.cases)
+    tally += Tally(unseen={own.operation.second_result: RETURNS_NONE} if own.is_alone else {})
     own.backend.left_out[own.name, cell.dtype] = leaves_dtype_out(tally)
     if tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
     return tally + run_checks(cell, own, options) + unjudged_gradient(own)
+
+
+RETURNS_NONE = "it returns none"
 
 
 def unjudged_gradient(own: Implementation) -> Tally:

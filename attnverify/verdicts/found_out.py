@@ -4,6 +4,7 @@ that it does not take a dtype at all, which sizes it supports, and the order of 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
 from typing import Any
@@ -15,20 +16,56 @@ from attnverify import bounds
 from attnverify.backends.array_libraries import by_autograd
 from attnverify.backends.calls.terms import TERMS, line_of, translated
 from attnverify.backends.declarations import STRICT
-from attnverify.backends.implementation import Implementation
+from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.dtypes import largest, round_to
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
-from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
+from attnverify.judge.invoke import convert_and_call
 from attnverify.judge.judging import is_right, judge
 from attnverify.judge.observation import Observation, arrays, observe_one
 from attnverify.precision import find_fields
 from attnverify.reference.oracle import evaluate_spec
+from attnverify.verdicts.fitting import fitted_recipes
+
+
+def loaded(source: str) -> Backend:
+    """Load a backend, and find out which results its functions return."""
+    backend = load(source)
+    backend.alone = find_alone(backend)
+    return backend
+
+
+def find_alone(backend: Backend) -> list[list[str]]:
+    """
+    Name the operations, and how, of a user's file that says nothing of it, which answer a plain
+    call with their output alone where the specification has a second result.
+    """
+    return [
+        [own.operation.name, own.how]
+        for own in backend.implementations
+        if backend.declared is not STRICT
+        and own.operation.second_result not in ("", *backend.declared.features)
+        and _answers_alone(own)
+    ]
+
+
+def _answers_alone(implementation: Implementation) -> bool:
+    """Tell whether the first plain call that is answered is answered without a second result."""
+    declared, name = implementation.backend.declared, implementation.operation.name
+    dtype = next(iter(declared.dtypes), "float32")
+    for recipe in fitted_recipes(fixed_cases(name)[:ASKED], declared.features):
+        with suppress(Disagreement, Unsupported):
+            outputs = convert_and_call(implementation, case_of(recipe, dtype))
+            return isinstance(outputs, (list, tuple)) and len(outputs) == 2 and outputs[1] is None
+    return False
+
 
 NARROWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
 """The dtypes that a function may compute in, for inputs of another."""

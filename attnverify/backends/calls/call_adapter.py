@@ -31,7 +31,7 @@ def adapt_signature(
     defaults = {name: parameter.default for name, parameter in operation.parameters.items()}
     takes_any = _takes_any_name(function)
     if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
-        return function_of_names(function)
+        return function_of_names(function, operation)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
     has_usual_scale = "scale" in binding.given and not operation.requires("scale")
 
@@ -72,9 +72,7 @@ def adapt_signature(
     def adapted(**inputs: Any) -> Any:
         given = own_arguments(**translate_given(others, operation, inputs)).items()
         laid_out = {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in given}
-        output = _call(function, laid_out, parameters)
-        if alone and not isinstance(output, (list, tuple)):
-            output = output, None
+        output = beside_none(_call(function, laid_out, parameters), operation)
         return translate_returned(said, operation, inputs, output)
 
     adapted.own = function  # type: ignore[attr-defined]
@@ -120,11 +118,17 @@ def _has_names_of(function: Callable[..., Any], operation: Operation) -> bool:
     return {*parameters_of(function, operation)} <= {*operation.arguments, "dtype"}
 
 
-def function_of_names(function: Callable[..., Any]) -> Callable[..., Any]:
+def beside_none(output: Any, operation: Operation) -> Any:
+    """Return an output that came alone, where the operation has a second result, with none."""
+    lacks = bool(operation.second_result) and not isinstance(output, (list, tuple))
+    return (output, None) if lacks else output
+
+
+def function_of_names(function: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
     """Return a function that takes every name, as one that says whether it knows ``dtype``."""
 
     def adapted(**inputs: Any) -> Any:
-        return function(**inputs)
+        return beside_none(function(**inputs), operation)
 
     adapted.own = function  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in inspect.signature(function).parameters  # type: ignore[attr-defined]

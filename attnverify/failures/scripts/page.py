@@ -148,7 +148,8 @@ def _call(case: Case, implementation: Implementation) -> Call | None:
     kinds = layout_kinds(case.recipe, len(case.inputs))
     if library is None or own_arguments is None or {*kinds} != {"contiguous"}:
         return None
-    if any(getattr(called, name, None) for name in ("exchanged", "places", "is_translated")):
+    translated = (getattr(called, name, None) for name in ("exchanged", "places", "is_translated"))
+    if implementation.is_alone or any(translated):
         return None
     arriving = {n: x for n, x in case.inputs.items() if forward and n.startswith("d_")}
     inputs = {n: x for n, x in case.inputs.items() if n not in arriving}

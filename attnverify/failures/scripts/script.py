@@ -96,7 +96,7 @@ def write_every_call(failure: FailureRecord, implementation: Implementation) -> 
     modules = (memory_layouts, comparison, loading, runtime)
     sources = [Path(str(module.__file__)).read_text() for module in modules]
     body = re.sub(r"^from attnverify\..*\n", "", "\n\n".join(sources), flags=re.MULTILINE)
-    steps = [] if getattr(called, "is_translated", False) else steps
+    steps = [] if getattr(called, "is_translated", False) or implementation.is_alone else steps
     own = [fixed | own for step in steps for own in by_own_names(implementation, step)]
     told = ("".join(f"    {name}={pack(value)},\n" for name, value in step.items()) for step in own)
     calls = "".join(f"show_again(\n{arguments})\n" for arguments in told)
