@@ -258,8 +258,15 @@ def _features(recipe: Recipe) -> Iterator[tuple[Any, ...]]:
         )
     yield "layout", recipe.layout["kind"]
     yield "poison", recipe.poison
-    yield from (("option", key, str(value)) for key, value in recipe.options.items())
+    yield from (("option", key, _said(value)) for key, value in recipe.options.items())
     yield from ((letter, bisect_left(TILES, size)) for letter, size in recipe.sizes.items())
+
+
+def _said(value: Any) -> str:
+    """Say what an option is; of drawn numbers that they are there, not by which seed."""
+    if not isinstance(value, dict):
+        return str(value)
+    return str({key: x for key, x in value.items() if key != "seed"})
 
 
 def covering(recipes: Iterable[Recipe]) -> tuple[Recipe, ...]:

@@ -190,6 +190,13 @@ def test_columns_are_called_twice_with_each_feature_once(name: str) -> None:
     assert features_of_all(twice) == features_of_all(all_twice)
 
 
+def test_numbers_of_another_seed_are_no_feature_of_a_call() -> None:
+    recipe = fixed_recipe(CATALOGUE["selected_attention"], {})
+    other = replace(recipe, options=recipe.options | {"selection": {"seed": 12345}})
+    without = replace(recipe, options={"block": recipe.options["block"]})
+    assert features_of_call(recipe) == features_of_call(other) != features_of_call(without)
+
+
 def kernel_of(name: str, **backend: object) -> Implementation:
     made = implementation_of(name)
     vars(made.backend).update(backend)
