@@ -76,7 +76,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(
         compile_and_run,
         "OPTIONS",
-        tuple("-O0" if option == "-O2" else option for option in compile_and_run.OPTIONS),
+        tuple("-O0" if option == "-Og" else option for option in compile_and_run.OPTIONS),
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compile_and_run.library.cache_clear()
