@@ -137,7 +137,7 @@ def check(
     operation: str = "",
     *,
     spec: Callable[..., Any] | None = None,
-    dtype: str | Iterable[str] = "float32",
+    dtype: str | Iterable[str] = (),
     profile: str = "quick",
     seed: int = 0,
     precision: Any = None,
@@ -152,7 +152,8 @@ def check(
     process; or a file, by its path, in a process of its own that is gone afterwards.
 
     spec       a NumPy function with annotated axes: what the function is to compute
-    dtype      one or several; precision: what its arithmetic claims, as a backend's PRECISION
+    dtype      one or several (default: what DTYPES says beside it, else float32)
+    precision  what its arithmetic claims, as a backend's PRECISION
     arrays     whose arrays it takes: torch, cupy, jax or numpy (default: what its module imports)
     require    what must hold: answer (values and gradients), contract (refusals, side effects and
                NaN in slots hidden from all too) or isolation (also in slots hidden from some)
@@ -179,7 +180,7 @@ def check(
     columns: tuple[str, ...] = ASPECTS
     if inputs is not None:
         options = replace(options, inputs=save_inputs(inputs, failures))
-        refuse_given(CATALOGUE[operation], options.inputs, dtypes[0])
+        refuse_given(CATALOGUE[operation], options.inputs, (dtypes or USUAL_DTYPE)[0])
         columns = ANSWER if speaks_of_gradients(inputs) else ANSWER[:1]
     aspects = REQUIRED[_read("require", parse_require, require)]
     if callable(function):
@@ -190,7 +191,9 @@ def check(
         library = arrays or _library_of(module)
         implementation_of_function(backend, function, operation, library)
         backend.alone = find_alone(backend)
-        asked = cells([backend], (), dtypes, None, columns)
+        asked = cells(
+            [backend], (), dtypes or backend.declared.dtypes or USUAL_DTYPE, None, columns
+        )
         results = tuple(judge_here(cell, options) for cell in asked)
     else:
         _refuse_of_file(spec=spec, precision=precision, arrays=arrays or None)
@@ -206,6 +209,9 @@ def check(
         words = "\n\n".join(reasons) or "; ".join(backend.refused) or "nothing was judged"
         raise CheckFailed(words, report)
     return report
+
+
+USUAL_DTYPE = ("float32",)
 
 
 AS_IMPORTED = functions_of_judge().copy()
@@ -238,7 +244,9 @@ def _judge_file(
     worker = Worker(path, limits)
     try:
         backend = describe_backend(worker)
-        asked = cells([backend], (operation,), dtypes, None, columns)
+        asked = cells(
+            [backend], (operation,), dtypes or backend.declared.dtypes or USUAL_DTYPE, None, columns
+        )
         return backend, tuple(judge_in_worker(worker, cell, options) for cell in asked)
     finally:
         worker.close()

@@ -61,9 +61,9 @@ def describe_backend(worker: Worker) -> Backend:
         except WorkerDied as death:
             worker.told = {"broken": f"cannot be imported: {death.words}", "implementations": []}
     told = worker.told or {}
-    for name in told.keys() - {"implementations", "features"}:
+    for name in told.keys() - {"implementations", "features", "dtypes"}:
         setattr(backend, name, told[name])
-    backend.declared = Declarations(features=told.get("features", {}))
+    backend.declared = Declarations(tuple(told.get("dtypes", ())), told.get("features", {}))
     backend.implementations = [
         Implementation(backend, CATALOGUE[operation], how, not_callable_here, thorough)
         for operation, how, thorough in told["implementations"]

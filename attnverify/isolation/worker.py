@@ -135,6 +135,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
     }
     return {name: getattr(backend, name) for name in names} | {
         "features": features,
+        "dtypes": backend.declared.dtypes,
         "notes": backend.notes + notes,
         "refused": backend.refused,
         "implementations": found,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -165,3 +166,28 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_every_operation_can_be_checked_by_name() -> None:
     assert all(hasattr(av.spec, name) for name in operation_names())
+
+
+IN_HALF = """
+import numpy as np
+
+DTYPES = ("float16",)
+
+
+def shift_right(x):
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], 1), x.dtype)], -1)
+    flat = padded.reshape(*x.shape[:-2], -1)[..., : -x.shape[-2]]
+    return flat.reshape(x.shape).copy()
+"""
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["function", "file"])
+def test_what_dtypes_says_is_judged_where_nothing_is_asked(as_file: bool, tmp_path: Path) -> None:
+    """It was float32, in which a file with DTYPES was not judged at all."""
+    path, module = tmp_path / "in_half.py", ModuleType("in_half")
+    path.write_text(IN_HALF)
+    sys.modules["in_half"] = module
+    exec(IN_HALF, vars(module))
+    asked = {"failures": str(tmp_path)} | ({} if as_file else {"arrays": "numpy"})
+    report = av.check(path if as_file else module.shift_right, "shift_right", **asked)
+    assert {result.dtype for result in report.results} == {"float16"}
