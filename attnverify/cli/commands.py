@@ -57,6 +57,7 @@ for command in (
     failures.forget,
     measuring.identify,
     measuring.score,
+    measuring.holes,
     reading.doctor,
     operations.list_operations,
     operations.new,

@@ -1,6 +1,7 @@
-"""The commands that measure: conventions of a backend, a user's test."""
+"""The commands that measure: conventions of a backend, a user's test, a tolerance."""
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -80,4 +81,51 @@ score = Command(
     "check_<operation>(function), which raises if the function is wrong.",
     short_help="Measure your own test: how many of the seeded faults it notices.",
     example="attnverify score my_test.py",
+)
+
+
+def print_holes(operations: tuple[str, ...], rule: str, dtype: str, seed: int) -> int:
+    """How many faults a tolerance notices; of one rule also what it lets pass."""
+    from attnverify.catalogue.operation import CATALOGUE
+    from attnverify.faults.tolerances import SUITES, measure_tolerance, parse_tolerance
+
+    try:
+        chosen = [CATALOGUE[name] for name in operations]
+        rules = {words: parse_tolerance(words) for words in ([rule] if rule else SUITES)}
+    except ValueError as error:
+        raise click.UsageError(f"--{error}") from None
+    for words, tolerance in rules.items():
+        found = [measure_tolerance(operation, tolerance, dtype, seed) for operation in chosen]
+        for each in found:
+            each.name = f"{words}: {each.name}"
+            print("\n".join(islice(each.lines(), None if rule else 1)))
+    return 0
+
+
+holes = Command(
+    "holes",
+    callback=print_holes,
+    params=[
+        click.Argument(
+            ["operations"],
+            type=Value(OPTIONS["op"]),
+            metavar="OPERATION...",
+            nargs=-1,
+            required=True,
+        ),
+        click.Option(
+            ["--rule"],
+            default="",
+            metavar="RULE",
+            help='"atol=1e-2, rtol=1e-2", "rms=5e-3", or a suite\'s name; all suites otherwise',
+        ),
+        click.Option(
+            ["--dtype"], type=Value(OPTIONS["dtype"]), default="bfloat16", help="of the calls"
+        ),
+        click.Option(["--seed"], type=int, default=0, metavar="N", help="of the numbers drawn"),
+    ],
+    help="Say what a tolerance lets pass: which of the seeded faults it accepts in ordinary calls, "
+    "of everyday sizes and standard normal numbers.",
+    short_help="Say which of the seeded faults a tolerance lets pass.",
+    example='attnverify holes grouped_attention --rule "atol=1e-2, rtol=1e-2"',
 )

@@ -68,7 +68,10 @@ def measure_user_tests(path: str) -> list[Measured]:
     library = imported_library(modules)
     if library not in ("numpy", "torch"):
         raise ValueError(f"{path}: wanted a file that imports torch or numpy, got {library}")
-    return [measure_check(name, check, library) for name, check in checks.items()]
+    return [
+        measure_check(name, CATALOGUE[name.removeprefix("check_")], check, library)
+        for name, check in checks.items()
+    ]
 
 
 def checks_of(module: ModuleType) -> Iterator[tuple[str, Function]]:
@@ -82,8 +85,7 @@ def checks_of(module: ModuleType) -> Iterator[tuple[str, Function]]:
             yield name, thing
 
 
-def measure_check(name: str, check: Function, library: str) -> Measured:
-    operation = CATALOGUE[name.removeprefix("check_")]
+def measure_check(name: str, operation: Operation, check: Function, library: str) -> Measured:
     found = Measured(name, operation.name)
     found.rejected = rejection(check, correct_function(operation, library))
     if found.rejected:
