@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.conventions.layer_rows import Row, with_arguments
-from attnverify.conventions.references import reference_of
+from attnverify.conventions.references import reference_of, visible_keys
 from attnverify.conventions.visibility import both_ways, counting_itself
 
 grouped_attention, merge_attention = map(reference_of, ("grouped_attention", "merge_attention"))
@@ -34,6 +34,19 @@ def in_turns(name: str) -> Any:
 def from_the_start(x: Options) -> Any:
     given = x.get("offset")
     return np.zeros(len(x["query"]), np.int64) if given is None else given
+
+
+def without_own_key(x: Options) -> Any:
+    """The mask, and the row's own key hidden where the window has no other on its left."""
+    mask, (left, _) = x.get("mask"), x.get("window") or (None, None)
+    if left != 0:
+        return mask
+    given = {name: x.get(name) for name in ("offset", "lengths", "query_lengths")}
+    shape = len(x["query"]), x["query"].shape[2], x["key"].shape[2]
+    others = ~visible_keys(**dict(zip("BNM", shape, strict=True)), window=(0, 0), **given)[:, None]
+    if mask is None:
+        return others
+    return mask & others if mask.dtype == bool else np.where(others, mask, -np.inf)
 
 
 def behind_the_mask(**x: Any) -> Any:
@@ -107,6 +120,9 @@ GROUPING: tuple[Row, ...] = (
     ("alignment", "starts", "rows aligned at the starts", changed(offset=from_the_start)),
     ("window counts", "the row's own key too", "a window that counts the row's own key",
      changed(window=counting_itself)),
+    ("window counts", "the row's own key too, none at 0",
+     "a window that counts the row's own key, of none where it is 0",
+     changed(window=counting_itself, mask=without_own_key)),
     ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),
     ("window counts", "nothing", "windows ignored", changed(window=lambda x: None)),
     ("soft cap", "behind the mask", "scores capped with the mask in them", behind_the_mask),

@@ -58,6 +58,14 @@ def ends_of_all_keys(x: Options) -> Any:
     return m - n if x.get("offset") is None else x["offset"]
 
 
+def as_the_longest(x: Options) -> Any:
+    """The rows of each sequence where those of the most queries stand before the most keys."""
+    n, m = sizes(x)
+    m = m if x.get("lengths") is None else x["lengths"]
+    longest = m.max(initial=0) - n.max(initial=0)
+    return np.full(len(n), longest) if x.get("offset") is None else x["offset"]
+
+
 def in_the_whole_array(x: Options) -> ndarray:
     """Pairs of a sequence whose positions are those in the two arrays."""
     plain = {"causal": False, "window": None, "chunk": None, "pinned": 0}
@@ -93,6 +101,8 @@ PACKING: tuple[Row, ...] = (
     ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
     ("alignment", "ends of all keys", "rows aligned at the end of all keys, whatever the lengths",
      changed(offset=ends_of_all_keys)),
+    ("alignment", "of the longest", "each sequence aligned as the longest ones of the call, at "
+     "max(M) - max(N)", changed(offset=as_the_longest)),
     ("positions", "in the whole array", "positions counted through all sequences",
      seeing(in_the_whole_array)),
     ("lengths", "ignored", "lengths ignored", changed(lengths=lambda x: None)),

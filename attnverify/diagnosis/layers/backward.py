@@ -78,6 +78,49 @@ NORMS: dict[str, Derivative] = {
         lambda x, n, d, eps: over_all_rows(n, d / deviation(x, eps), 1)
     ),
 }
+SIZES = (4, 8, 16, 32, 64, 128)
+PLACES: dict[str, Callable[[ndarray, int], ndarray]] = {
+    "the last tile of {size} {places} alone": lambda i, size: i >= i[-1] // size * size,
+    "the first tile of {size} {places} alone": lambda i, size: i < size,
+}
+"""Which places of an axis go into a sum that should run over all of them."""
+UNTRACKED = "a norm's weight and bias that get no gradient"
+WHOLE_TILES = "but from whole tiles of {size} rows: the last, incomplete tile of rows left out"
+MEANS = {
+    "mean of d_y gamma": (True, False),
+    "mean of d_y gamma x_hat": (False, True),
+    "two means": (True, True),
+}
+"""Which of the two means of a norm's gradient sum some columns alone."""
+
+
+def summed(places: str) -> Iterator[tuple[str, Callable[[ndarray], ndarray]]]:
+    """Words of each sum over some of the places, and which these are."""
+    for words, of in PLACES.items():
+        for size in SIZES:
+            yield words.format(size=size, places=places), in_tiles_of(size, of)
+
+
+def in_tiles_of(size: int, of: Callable[[ndarray, int], ndarray]) -> Callable[[ndarray], ndarray]:
+    return lambda i: of(i, size)
+
+
+def with_means_of(
+    kept: Callable[[ndarray], ndarray],
+    which: tuple[bool, bool],
+    x: ndarray,
+    n: ndarray,
+    d: ndarray,
+    eps: float,
+) -> ndarray:
+    """The adjoint of a norm's gradient whose means sum some columns alone."""
+    own = 1.0 * kept(np.arange(d.shape[-1]))
+    of_sum, of_product = (own if part else 1.0 for part in which)
+    e = d / deviation(x, eps)
+    means = e.mean(axis=-1, keepdims=True), (e * n).mean(axis=-1, keepdims=True)
+    return e - of_sum * means[0] - of_product * n * means[1]
+
+
 ACTIVATIONS: dict[str, Derivative] = {
     "the ReLU left out on the way back": lambda a, out, d: d,
     "no gradient through the feed-forward's first map": lambda a, out, d: 0 * d,
@@ -99,6 +142,20 @@ def backward_mistakes(forward: Operation) -> Iterator[tuple[str, Forward]]:
     if "norm" in inspect.signature(function).parameters or forward.name == "transformer_xl":
         for words, derivative in NORMS.items():
             yield words, with_stage(function, partial(norm_stage, derivative))
+        for said, kept in summed("columns"):
+            for mean, which in MEANS.items():
+                derivative = partial(with_means_of, kept, which)
+                words = f"a norm's gradient whose {mean} of its columns sum {said}"
+                words = words if all(which) else words.replace("sum", "sums")
+                yield words, with_stage(function, partial(norm_stage, derivative))
+        yield UNTRACKED, with_stage(function, partial(rows_stage, np.zeros_like))
+        for size in SIZES:  # of fewer rows none is summed: these words are dropped where none is
+            words = f"{UNTRACKED}, {WHOLE_TILES.format(size=size)}"
+            kept = in_tiles_of(size, lambda i, size: i < len(i) // size * size)
+            yield words, with_stage(function, partial(rows_stage, kept))
+        for said, kept in summed("rows"):
+            words = f"gradients by a norm's weight and bias that sum {said}"
+            yield words, with_stage(function, partial(rows_stage, kept))
         for words, derivative in ACTIVATIONS.items():
             yield words, with_stage(function, partial(activation_stage, derivative))
 
@@ -133,6 +190,22 @@ def norm_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]
     def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
         y = weight * stage(x, eps)
         return y if bias is None else y + bias
+
+    return [stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
+
+
+def rows_stage(kept: Callable[[ndarray], ndarray]) -> tuple[list[Linearised], dict[str, Any]]:
+    """Weight and bias of a norm, which are differentiated in some rows of [B N] alone."""
+
+    def derivative(own: ndarray, out: ndarray, d: ndarray, shape: tuple[int, ...]) -> ndarray:
+        rows = kept(np.arange(int(np.prod(shape[:-1])))).reshape(*shape[:-1], 1)
+        return rows * d
+
+    stage = Linearised(lambda leaf, shape: np.broadcast_to(leaf, shape), derivative)
+
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        y = stage(weight, x.shape) * normal(x, eps)
+        return y if bias is None else y + stage(bias, x.shape)
 
     return [stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
 

@@ -38,6 +38,11 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
             yield words, with_hooks({"norm": norm, "feed": feed})
             yield f"{words}, in the first norm alone", with_hooks({"norm": norm})
             yield f"{words}, in the second norm alone", with_hooks({"feed": feed})
+        for words, residual in RESIDUALS.items():
+            feed = partial(layers.feed_forward, residual=residual)
+            yield words, with_hooks({"residual": residual, "feed": feed})
+            yield f"{words}, that of the attention alone", with_hooks({"residual": residual})
+            yield f"{words}, that of the feed-forward alone", with_hooks({"feed": feed})
         for words, activation in ACTIVATIONS.items():
             feed = partial(layers.feed_forward, activation=activation)
             yield words, with_hooks({"feed": feed})
@@ -153,7 +158,6 @@ STAGES: dict[str, dict[str, Any]] = {
         "join": join_heads_first
     },
     "heads joined column by column": {"join": join_in_turn},
-    "residuals left out": {"residual": lambda x, y: y},
     "dropout ignored": {"drop": lambda weights, keep, p: weights},
     "kept weights that are not scaled by 1/(1-p)": {
         "drop": lambda w, keep, p: w if keep is None else np.where(keep, w, 0)
@@ -255,6 +259,11 @@ NORMS: dict[str, Callable[..., ndarray]] = {
     "a norm over the positions in place of the width": norm_of(partial(over, -2)),
     "a norm over positions and width together": norm_of(partial(over, (-2, -1))),
     "a norm left out": lambda x, weight, bias, eps: x,
+}
+RESIDUALS: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
+    "residuals left out": lambda x, y: y,
+    "residuals added twice": lambda x, y: 2 * x + y,
+    "residuals subtracted": lambda x, y: y - x,
 }
 ACTIVATIONS: dict[str, Callable[[ndarray], ndarray]] = {
     "tanh in place of the ReLU": np.tanh,

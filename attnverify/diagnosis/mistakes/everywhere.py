@@ -15,6 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.conventions.convention import Convention, conventions
 from attnverify.diagnosis.mistakes.memory import memory_mistakes, merge_mistakes
 from attnverify.diagnosis.mistakes.misread import exchanged_pairs, first_of, misread_arguments
 from attnverify.inputs.recipe import Inputs
@@ -70,6 +71,8 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
         )
     if {"key", "value"} <= set(operation.arguments):
         yield from lost_key_mistakes(operation)
+    if "window" in operation.arguments and "N" in operation.sizes:
+        yield from decoding(operation)
     yield from memory_mistakes(operation)
     yield from merge_mistakes(operation)
     if operation.name == "rel_shift":
@@ -98,6 +101,17 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
             f"axes {one} and {other} of the output reshaped into each other",
             with_changed_output(partial(reshaped_instead_of_transposed, one=one, other=other)),
         )
+
+
+def decoding(operation: Operation) -> Iterator[Mistake]:
+    """What another convention makes of a call of one query alone, as kernels of their own do it."""
+    for each in conventions(operation.name):
+        yield f"{each.words}, where there is one query alone", partial(of_one_query, each)
+
+
+def of_one_query(convention: Convention, operation: Operation, inputs: Inputs) -> Any:
+    rows = inputs["query"].shape[-2] if "query" in inputs else inputs["N"]
+    return convention(operation, inputs, "float64") if rows == 1 else operation.reference(**inputs)
 
 
 def with_tail_dropped(operation: Operation, inputs: Inputs) -> Any:
@@ -165,8 +179,35 @@ def unwritten(operation: Operation) -> Iterator[Mistake]:
             f"zeros behind the last full tile of {size} queries",
             with_changed_output(partial(first_rows, size=size)),
         )
+    if {"sink", "query"} <= set(operation.arguments) and "N" in operation.sizes:
+        for half in (16, 32, 64, 128, 8, 4):
+            for name, place, axis in (("lse", 1, -1), ("output", 0, -2)):
+                yield (
+                    HALVES.format(name=name, size=2 * half),
+                    partial(with_halves_stored, half=half, place=place, axis=axis),
+                )
     if "E" in operation.sizes and "D" in operation.sizes:
         yield "an output of zeros beyond the query's width", zeros_beyond_query_width
+
+
+HALVES = (
+    "the {name} of the second half of each tile of {size} rows stored at those of the first half, "
+    "its own rows not written (0)"
+)
+
+
+def with_halves_stored(
+    operation: Operation, inputs: Inputs, half: int, place: int, axis: int
+) -> Any:
+    """Return output and lse, one of them where the first half of each tile is overwritten."""
+    found = list(operation.reference(**inputs))
+    x = np.moveaxis(found[place], axis, 0)
+    i = np.arange(len(x))
+    is_first, later = i % (2 * half) < half, np.minimum(i + half, len(x) - 1)
+    source = np.where(i + half < len(x), later, i)
+    stored = np.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), x[source], 0)
+    found[place] = np.moveaxis(stored, 0, axis)
+    return tuple(found)
 
 
 def reversed_rows(x: ndarray) -> ndarray:

@@ -25,6 +25,8 @@ def memory_mistakes(
             yield words, partial(with_empty_memory, least=least)
         for words, (only_full, front) in LOST.items():
             yield words, partial(without_oldest, only_full=only_full, front=front)
+        for step in STEPS:
+            yield PADDED.format(step=step), partial(cut_with_padding, step=step)
 
 
 EMPTY_MEMORIES = {
@@ -65,6 +67,31 @@ def without_oldest(operation: Operation, inputs: Inputs, only_full: bool, front:
         else new
         for new, mem, hid in zip(found, inputs["mems"], inputs["hids"], strict=True)
     ]
+
+
+STEPS = (4, 8, 16, 2)
+PADDED = (
+    "a memory cut by the length of its padded buffer, a multiple of {step}: zeros kept behind it, "
+    "and as many of its oldest positions lost"
+)
+
+
+def cut_with_padding(operation: Operation, inputs: Inputs, step: int) -> Any:
+    """The last positions of a buffer that has room for whole steps."""
+    hids, mems, mem_len = inputs["hids"], inputs["mems"], inputs["mem_len"]
+    if mems is None:
+        return operation.reference(**inputs)
+    return [
+        of_buffer(np.concatenate([mem, hid], axis=1), mem_len, step)
+        for mem, hid in zip(mems, hids, strict=True)
+    ]
+
+
+def of_buffer(x: ndarray, mem_len: int, step: int) -> ndarray:
+    filled = x.shape[1]
+    whole = np.pad(x, ((0, 0), (0, -filled % step), (0, 0)))
+    start = max(0, whole.shape[1] - mem_len)
+    return whole[:, start : start + min(mem_len, filled)]
 
 
 def rolled(new: ndarray, own: int, front: bool) -> ndarray:

@@ -41,6 +41,13 @@ KEYS: dict[str, Callable[[int, ndarray], ndarray]] = {
     "{what} of the key before, the last before the first": lambda size, i: np.roll(i, 1),
     "{what} of the keys in reverse order": lambda size, i: i[::-1],
 }
+SINKS: dict[str, Callable[[ndarray, int], ndarray]] = {
+    "the sinks of the first group of heads for every group": lambda h, share: h % share,
+    "the sink of a head's group, not its own: head h reads number h // (H / G)": (
+        lambda h, share: h // share
+    ),
+}
+"""Which sink is read for each head, of which so many share a head of keys."""
 TILES = (32, 16, 64, 128)
 JOINT = (("key", "value"), ("query", "key", "value"))
 
@@ -53,10 +60,13 @@ def misread_arguments(operation: Operation) -> Iterator[Mistake]:
         for arguments in (*single, *JOINT):
             if not all(letter in axes.get(argument, ()) for argument in arguments):
                 continue
-            known = set(arguments) <= {"query", "key", "value"}
+            known = set(arguments) <= {"query", "key", "value", "sink"}
             for words, places in ENTRIES.items() if known else [(FIRST, ENTRIES[FIRST])]:
                 told = words.format(name=name, what=enumerated(arguments))
                 yield told, partial(read_at, arguments, letter, places)
+    if "sink" in axes and "G" in operation.sizes:
+        for words, of_group in SINKS.items():
+            yield words, partial(with_sinks_at, of_group)
     yield from normalised_arguments(operation)
     for arguments in (("key",), ("value",), ("key", "value")):
         if all("M" in axes.get(argument, ()) for argument in arguments):
@@ -77,9 +87,25 @@ def read_at(
     changed = {}
     for name in arguments:
         axis = operation.axes[name].split().index(letter)
-        x = inputs[name]
+        x = inputs.get(name)
+        if x is None:
+            return operation.reference(**inputs)
         changed[name] = x.take(places(np.arange(x.shape[axis])), axis=axis)
     return operation.reference(**inputs | changed)
+
+
+def with_sinks_at(
+    places: Callable[[ndarray, int], ndarray], operation: Operation, inputs: Inputs
+) -> Any:
+    """Return the reference with the sinks of other heads."""
+    name = next(name for name, axes in operation.axes.items() if "G" in axes.split())
+    groups = inputs[name].shape[operation.axes[name].split().index("G")]
+    sink = inputs.get("sink")
+    if sink is None:
+        return operation.reference(**inputs)
+    return operation.reference(
+        **inputs | {"sink": sink[places(np.arange(len(sink)), len(sink) // groups)]}
+    )
 
 
 def unit_length(eps: float, x: ndarray) -> ndarray:

@@ -60,6 +60,13 @@ def with_scores_multiplied(s: StagedAttention) -> StagedAttention:
     )
 
 
+def from_the_offset(s: StagedAttention) -> StagedAttention:
+    """A loop over the keys that begins at the offset of the queries."""
+    N, M = s.shape[-2:]
+    read = np.arange(M) >= M - N
+    return replace(s, visible=read if s.visible is None else s.visible & read)
+
+
 def with_factor_of_mask(s: StagedAttention) -> StagedAttention:
     return s if s.bias is None else replace(s, bias=None, rescore=lambda score: score * s.bias)
 
@@ -501,6 +508,8 @@ ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], 
 """What is rounded, and the field of PRECISION that says so: inputs such as masks have none."""
 
 STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
+    (VALUED, "keys that are read from M - N on, the first query's own, the earlier ones left out",
+     from_the_offset),
     (MASKED, "scores multiplied by a boolean mask, so that hidden scores are 0",
      with_scores_multiplied),
     *(

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy import ndarray
 
+from attnverify.reference import attention
 from attnverify.reference.staged_attention import Change, StagedAttention
 
 Tiles = tuple[ndarray, ...]
@@ -27,6 +28,10 @@ def tile_mistakes() -> Iterator[tuple[str, Change]]:
             yield BLIND.format(size=size), partial(blind, size, unit)
         for which, at in (("first", 0), ("last", -1)):
             yield KEPT_AT_0.format(which=which, size=size), partial(kept_at_0, size, at)
+        for words, factor in GROWING.items():
+            yield words.format(size=size), partial(growing, size, factor)
+    for rows, keys in CROSSING:
+        yield CROSSED.format(rows=rows, keys=keys), partial(crossed, rows, keys)
 
 
 def kept_at_0(size: int, at: int, s: StagedAttention) -> StagedAttention:
@@ -50,6 +55,48 @@ KEPT_AT_0 = (
 
 LOG2_E = float(1.0 / np.log(2.0))
 """What kernels multiply scores with that take powers of 2."""
+
+
+GROWING: dict[str, Callable[[StagedAttention], float]] = {
+    "the scale multiplied by log2(e) again in each tile of {size} keys, so that it grows from tile "
+    "to tile": lambda s: LOG2_E,
+    "the scale multiplied by itself again in each tile of {size} keys": lambda s: s.scale,
+}
+
+
+def growing(
+    size: int, factor: Callable[[StagedAttention], float], s: StagedAttention
+) -> StagedAttention:
+    """A factor that each tile multiplies what the one before left."""
+    tile = np.arange(s.shape[-1]) // size
+    return s if "score" in s.inputs else replace(s, scale=s.scale * factor(s) ** tile)
+
+
+CROSSING = ((16, 32), (32, 64), (64, 128), (16, 64), (32, 128), (8, 16), (4, 8))
+"""Rows and keys of a tile, of which the diagonal crosses more than begin at it."""
+CROSSED = (
+    "tiles of {keys} keys that run past the diagonal of tiles of {rows} rows without a mask, so "
+    "that later keys are seen, and keys counted twice"
+)
+
+
+def crossed(rows: int, keys: int, s: StagedAttention) -> StagedAttention:
+    """
+    Whole tiles of keys up to the first row's own, without a mask; then from this key on with it.
+    """
+    if s.causal is None:
+        return s
+    N, M = s.shape[-2:]
+    i, j = np.arange(N)[:, None], np.arange(M)
+    first = np.maximum(M - N + i // rows * rows, 0)
+    whole = j < -(-first // keys) * keys
+    rest = (j >= first) & (j <= M - N + i)
+    counted = np.where(whole & rest, np.log(2.0), 0.0)
+    return replace(
+        s,
+        causal=whole | rest,
+        weigh=lambda score, visible: attention.weigh(score + counted, visible),
+    )
 
 
 def blind(size: int, unit: float, s: StagedAttention) -> StagedAttention:
