@@ -32,6 +32,7 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import DOES_NOT_COMPILE
+from attnverify.judge.weak_cases import arrays
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import (
     MAX_KINDS_REPORTED,
@@ -121,7 +122,10 @@ class Search:
         elif tally.cases:
             self.passing.append(case)
         elif NO_GRADIENT in tally.reasons:
-            self.detached.append(case)
+            if any(
+                leaf.any() for leaf in arrays(case.expected)
+            ):  # else there is nothing to hand on
+                self.detached.append(case)
         elif tally.unsupported:
             self.refused[recipe] = next(iter(tally.reasons))
 
