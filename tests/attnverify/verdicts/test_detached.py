@@ -1,4 +1,4 @@
-"""Outputs that come without a gradient: right where there is nothing to hand on, wrong elsewhere."""
+"""Outputs without a gradient: right where there is nothing to hand on, wrong elsewhere."""
 
 from dataclasses import replace
 from pathlib import Path
