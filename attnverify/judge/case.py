@@ -30,6 +30,7 @@ from attnverify.inputs.given import (
     sizes_of,
     speaks_of_gradients,
 )
+from attnverify.inputs.masks import scores_shape
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.weak_cases import rejects_all, simple_answers, trivial_answers
 from attnverify.precision import FLOAT64, REFERENCE, Precision
@@ -214,7 +215,9 @@ def errors_of(case: Case) -> Callable[[Precision], Any]:
     """
     if case.recipe.is_large and (letter := block_letter(case.operation, case.recipe, case.inputs)):
         return partial(errors_in_blocks, case, letter)
-    small = prod(case.recipe.sizes.get(letter, 1) for letter in "BHNME") <= SMALL
+    shape = scores_shape(case.operation, case.inputs) or ()
+    others = (case.recipe.sizes.get(letter, 1) for letter in ("E" if shape else "BHNME"))
+    small = not case.recipe.is_large and prod(shape) * prod(others) <= SMALL
     return (shared_errors if small else errors_of_large)(case)
 
 
