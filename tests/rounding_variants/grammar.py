@@ -124,7 +124,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "transformer_xl_attention": (*PARTS, *ROWS),
     "learned_relative_attention": (*PARTS, *ROWS),
     "sinusoidal_positions": ("frequency", "functions"),
-    "merge_attention": ROWS,
+    "merge_attention": (*ROWS, "saved"),
     "dequantize": ("multiply",),
     "rotary_embedding": ("frequency", "functions", "multiply"),
     "get_slopes": ("slopes", "functions"),

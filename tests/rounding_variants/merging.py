@@ -14,9 +14,12 @@ def keys_of(at: Machine, outputs: ndarray, lses: ndarray) -> tuple[ndarray, ndar
 
 
 def merge(at: Machine, outputs: ndarray, lses: ndarray) -> tuple[ndarray, ndarray]:
-    """The output stored, the lse in at least float32."""
+    """The output stored, the lse in at least float32; weights may be those of the lse kept."""
     s, value = keys_of(at, outputs, lses)
     o, lse = weighted(at, s, value)
+    if at.order.saved == "lse":
+        again = at.prob(weights_again(at, s, lse))
+        o = at.contract(again, np.swapaxes(at.read(value), -1, -2))[..., None, :]
     return at.out(o[..., 0, :]), lse[..., 0, 0].astype(np.float64)
 
 

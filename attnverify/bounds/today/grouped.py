@@ -79,14 +79,26 @@ def lse_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     return E_lse if at.fully_masked is None else np.where(at.fully_masked, 0.0, E_lse)
 
 
+def by_kept_lse(o: ndarray, E_o: ndarray, E_lse: ndarray) -> ndarray:
+    """
+    Bound the error of o = sum e^(l_c - l) o_c, as the formula reads, by the error of the l that is
+    stored: all weights are moved alike by it, and no normaliser cancels that,
+
+        E_o e^E_lse + (e^E_lse - 1) |o|
+    """
+    moved = E_o * np.exp(E_lse) + np.expm1(E_lse) * np.abs(o)
+    return np.where(np.isnan(moved), np.inf, moved)
+
+
 def merge_attention(outputs: ndarray, lses: ndarray, *, precision: Precisions) -> Grads:
     """Bound the errors of output and lse: `mean_error` of exact scores, and `lse_error`."""
     mix = parts_as_keys(outputs, lses)
 
     def bound(P: Precision) -> Grads:
         Es = nesting_error(mix.rows, P)
+        E_lse = lse_error(mix.rows, Es, P)
         E_o = weighted_mean_error(mix, Es, None, P, P.storage)
-        return E_o[..., 0, :], lse_error(mix.rows, Es, P)[..., 0, 0]
+        return by_kept_lse(mix.o, E_o, E_lse)[..., 0, :], E_lse[..., 0, 0]
 
     return total(bound, precision)
 

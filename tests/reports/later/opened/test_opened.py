@@ -1,4 +1,4 @@
-"""The form of the reports in this folder; nothing here judges or runs them."""
+"""The form of the reports, opened and closed; nothing here judges or runs them."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from tests.reports.test_reports import faults_of, found
 
-FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json"))
+FOLDERS = sorted(path.parent for path in Path(__file__).parents[1].glob("*/*/expected.json"))
 ENTRIES = {folder.name: json.loads((folder / "expected.json").read_text()) for folder in FOLDERS}
 
 
@@ -21,7 +21,9 @@ def test_a_report_names_its_thread_and_what_must_be_told(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_what_another_report_says_of_its_bug_is_not_the_cause_of_this_one(name: str) -> None:
-    bugs = {other: entry["source"].partition(": ")[2] for other, entry in ENTRIES.items()}
+    where = {folder.name: folder.parent for folder in FOLDERS}
+    beside = {other for other in ENTRIES if where[other] == where[name]}
+    bugs = {other: ENTRIES[other]["source"].partition(": ")[2] for other in beside}
     assert {other for other, bug in bugs.items() if found(ENTRIES[name]["told"], bug)} == {name}
 
 
