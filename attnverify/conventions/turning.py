@@ -70,6 +70,11 @@ def every_channel(x: Options) -> Any:
     return x.get("rotary_dim") if x.get("frequencies") is not None else D - D % 2
 
 
+def half_of_them(x: Options) -> int:
+    """Half of the channels that are to turn, a pair at least."""
+    return max(pairs(x) // 2 * 2, 2)
+
+
 TURNING: tuple[Row, ...] = (
     ("pairing", "the other", "the two pairings exchanged", changed(pairing=other_pairing)),
     ("direction", "backwards", "pairs turned backwards",
@@ -82,6 +87,9 @@ TURNING: tuple[Row, ...] = (
      of_all_channels),
     ("which channels turn", "the last", "the last channels turned, not the first", last_channels),
     ("which channels turn", "all", "rotary_dim ignored", changed(rotary_dim=every_channel)),
+    ("which channels turn", "half", "half of the rotary channels turned",
+     changed(rotary_dim=half_of_them, frequencies=lambda x: (
+         None if x.get("frequencies") is None else x["frequencies"][: half_of_them(x) // 2]))),
     ("positions", "from 0", "positions counted from 0 in each call",
      changed(positions=from_the_first)),
     ("positions", "one further", "positions one too high",

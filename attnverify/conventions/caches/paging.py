@@ -53,6 +53,17 @@ def end_to_end(x: Options) -> ndarray:
     return there(x, flat[np.minimum(first[:, None] + y, flat.size - 1)])
 
 
+def as_they_lie(x: Options) -> ndarray:
+    """For each sequence the first pages of the pool."""
+    order = np.arange(x["page_table"].shape[1]) % len(x["key_pages"])
+    return np.broadcast_to(order, x["page_table"].shape)
+
+
+def as_they_lie_for_prompts(x: Options) -> ndarray:
+    several = np.diff(x["query_starts"]) > 1
+    return np.where(several[:, None], as_they_lie(x), there(x))
+
+
 def heads_outside(name: str) -> Any:
     """Pages whose heads lie before their slots: [Z G W D]."""
 
@@ -73,6 +84,11 @@ PAGING: tuple[Row, ...] = (
      changed(key_pages=heads_outside("key_pages"), value_pages=heads_outside("value_pages"))),
     ("page table", "end to end", "the pages of all sequences taken from the table end to end",
      changed(page_table=end_to_end)),
+    ("page table", "ignored", "the page table ignored, pages read in the order in which they lie",
+     changed(page_table=as_they_lie)),
+    ("page table", "ignored by prompts",
+     "the page table ignored for sequences of several queries, whose pages are read in the order "
+     "in which they lie", changed(page_table=as_they_lie_for_prompts)),
     ("lengths", "without the rows", "lengths that leave out the rows of the call",
      changed(lengths=without_own_rows, page_table=there)),
     ("lengths", "of whole pages", "lengths rounded up to whole pages",

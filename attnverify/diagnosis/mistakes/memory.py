@@ -105,7 +105,12 @@ def rolled(new: ndarray, own: int, front: bool) -> ndarray:
 
 def merge_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each, for what merges outputs by their lse."""
-    if {"outputs", "lses"} <= set(operation.arguments) and not operation.is_gradient:
+    if not {"outputs", "lses"} <= set(operation.arguments):
+        return
+    if operation.is_gradient:
+        for words, parts in MERGE_GRADIENTS.items():
+            yield words, partial(merged_gradient, *parts)
+    else:
         for words, weigh in WEIGHTS.items():
             yield words, partial(weighted, weigh)
         for lse in FURTHER:
@@ -124,6 +129,33 @@ def weighted(
     weights = weigh(lses, lse)[..., None]
     absent = (lses == -np.inf)[..., None]
     return np.where(absent & (weights == 0), 0, weights * np.where(absent, 0, outputs)).sum(0), lse
+
+
+def merged_gradient(
+    shares_left_out: tuple[bool, bool], subtracted: str, operation: Operation, inputs: Inputs
+) -> Any:
+    """The gradient by outputs and by lses, without the share of each part in one or both."""
+    outputs, lses, d_output = (inputs[name] for name in ("outputs", "lses", "d_output"))
+    output, lse = operation.forward.reference(outputs=outputs, lses=lses)
+    there = lses > -np.inf
+    own = np.where(there[..., None], outputs, 0)
+    base = {"merged": output, "own": own, "nothing": 0}[subtracted]
+    arriving = (d_output * (own - base)).sum(-1) + inputs["d_lse"]
+    by_outputs, by_lses = (
+        np.where(there, 1.0 if left_out else shares(lses, lse), 0) for left_out in shares_left_out
+    )
+    return by_outputs[..., None] * d_output, by_lses * arriving
+
+
+MERGE_GRADIENTS: dict[str, tuple[tuple[bool, bool], str]] = {
+    "each part's own lse and output in place of the merged ones": ((True, True), "own"),
+    "outputs that receive the gradient without the share of their part": ((True, False), "merged"),
+    "lses that receive the gradient without the share of their part": ((False, True), "merged"),
+    "lses that receive the product with a part's output, the merged output not subtracted": (
+        (False, False),
+        "nothing",
+    ),
+}
 
 
 def shares(lses: ndarray, base: ndarray) -> ndarray:

@@ -218,7 +218,7 @@ def _is(mutant: Callable[..., Any], inputs: dict[str, Any], answer: ndarray) -> 
         found = np.asarray(mutant(dict(inputs)))
     except Exception:  # some mutants make little sense
         return False
-    return found.shape == answer.shape and np.allclose(found, answer, atol=1e-10, equal_nan=True)
+    return found.shape == answer.shape and np.allclose(found, answer, rtol=1e-9, equal_nan=True)
 
 
 @pytest.mark.parametrize("slip", further.SLIPS[further.causal_convolution])
