@@ -45,7 +45,7 @@ from attnverify.options import (
     parse_profile,
     parse_require,
 )
-from attnverify.precision import resolve
+from attnverify.precision import DTYPES, resolve
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.html import framed_page
 from attnverify.report.json_report import describe_origin, json_text, read_report
@@ -186,14 +186,13 @@ def check(
     if callable(function):
         backend = _backend_of(function, operation)
         module = inspect.getmodule(function)
+        dtypes = dtypes or _dtypes_of(module)
         backend.declared = read_declarations(module, dtypes)
         backend.precision = getattr(module, "PRECISION", None) if precision is None else precision
         library = arrays or _library_of(module)
         implementation_of_function(backend, function, operation, library)
         backend.alone = find_alone(backend)
-        asked = cells(
-            [backend], (), dtypes or backend.declared.dtypes or USUAL_DTYPE, None, columns
-        )
+        asked = cells([backend], (), dtypes, None, columns)
         results = tuple(judge_here(cell, options) for cell in asked)
     else:
         _refuse_of_file(spec=spec, precision=precision, arrays=arrays or None)
@@ -212,6 +211,13 @@ def check(
 
 
 USUAL_DTYPE = ("float32",)
+
+
+def _dtypes_of(module: Any) -> tuple[str, ...]:
+    """What DTYPES of a function's module says, where it names ours; a module may mean others."""
+    said = getattr(module, "DTYPES", ())
+    names = isinstance(said, tuple | list) and all(isinstance(each, str) for each in said)
+    return tuple(said) if names and {*said} <= {*DTYPES} and said else USUAL_DTYPE
 
 
 AS_IMPORTED = functions_of_judge().copy()

@@ -170,7 +170,8 @@ class Search:
 
     def wants_other_widths(self) -> bool:
         """Tell whether sizes that kernels are written for would show more than those drawn."""
-        few = self.is_unsupported() or sum(self.uncompiled().values()) > self.tally.cases
+        few = self.tally.unsupported > 4 * (self.tally.cases + self.tally.known)
+        few = few or sum(self.uncompiled().values()) > self.tally.cases
         return few and has_heads_of_any_width(self.implementation.operation)
 
     def never_compiled(self) -> str:
