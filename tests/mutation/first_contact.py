@@ -99,8 +99,7 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 6: what no name tells is bound by its place",
         "attnverify/backends/calls/arguments.py",
-        "    if unknown := [name for name in rest if "
-        "free[name].default is inspect.Parameter.empty]",
+        "    if unknown := [name for name in rest if free[name].default is EMPTY]",
         "    for name, own in zip(list(rest), (o for o in operation.arguments if o not in named),"
         " strict=False):\n        named[own] = name\n"
         "    if unknown := list[str]()",
