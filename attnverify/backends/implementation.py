@@ -34,7 +34,7 @@ class Backend:
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
     copy     the same file, loaded once more, whose calls were all as wrong as here
     refused  of each function that cannot be called why
-    alone    the operations, and how, whose second result no call returns though no FEATURES say so
+    alone    of each function that was asked whether it returns no second result (is_alone)
     """
 
     name: str
@@ -62,7 +62,7 @@ class Backend:
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     copy: "Backend | None" = None
     refused: list[str] = field(default_factory=list)
-    alone: list[list[str]] = field(default_factory=list)
+    alone: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -107,7 +107,12 @@ class Implementation:
         """
         features, forward = self.backend.declared.features, self.operation.forward
         said = features.get(forward.second_result)
-        return said is False or (said is None and [forward.name, self.how] in self.backend.alone)
+        return said is False or (said is None and self.backend.alone.get(self.asked_as, False))
+
+    @property
+    def asked_as(self) -> str:
+        """Under which words it, and what it is the gradient of, stands among those asked."""
+        return f"{self.operation.forward.name} {self.how}"
 
     def precision(self, dtype: str) -> Precision:
         """

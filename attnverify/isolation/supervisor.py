@@ -104,9 +104,9 @@ def judge_in_worker(
             "fatal": [asdict(line) for line in fatal],
         }
         try:
-            result = CellResult.from_dict(
-                worker.ask({"do": "judge", "options": plain} | own | lines)["tally"]
-            )
+            answer = worker.ask({"do": "judge", "options": plain} | own | lines)
+            result = CellResult.from_dict(answer["tally"])
+            cell.implementation.backend.alone = answer["alone"]
         except WorkerDied as death:
             covered = known_failures_covering(known, death.case, cell.dtype)
             if not set(covered) - set(fatal):

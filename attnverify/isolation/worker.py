@@ -51,7 +51,6 @@ def main() -> None:
     board.write({"during": "its import"}, SLOW)
     backend, notes = load_backend(json.loads(channel.recv_bytes()))
     board.write({"during": "the time before its first cell"}, SLOW)
-    backend.alone = find_alone(backend)
     send_message(channel, describe_loaded(backend, notes))
     with suppress(EOFError):
         while True:
@@ -60,7 +59,8 @@ def main() -> None:
             announce.set(announcer.tell)
             begins = {"during": "the beginning of the cell"}, SLOW
             board.write(*(request["case"], 1.0) if "case" in request else begins)
-            answer = handle_request(backend, request) | {"number": request["number"]}
+            answer = handle_request(backend, request)
+            answer |= {"number": request["number"], "alone": backend.alone}
             if "died" not in answer:  # else the board says on what
                 board.write(announcer.case | {"during": "the pause after its last case"}, SLOW)
             send_message(channel, answer)
@@ -123,7 +123,6 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "sampled",
         "precision",
         "flushing",
-        "alone",
     )
     found = [
         (implementation.operation.name, implementation.how, implementation.thorough)
@@ -197,11 +196,18 @@ def handle_request(backend: Backend, request: Message) -> Message:
 def handle_judge(backend: Backend, request: Message) -> Message:
     """Compute the tally of a cell."""
     known, fatal = ([KnownFailure(**line) for line in request[name]] for name in ("known", "fatal"))
-    return {
-        "tally": judge_cell(
-            cell_of(backend, request), Options(**request["options"]), tuple(known), tuple(fatal)
-        ).as_dict()
-    }
+    cell = cell_of(backend, request)
+    if not fatal:  # else what it is asked first may be what it dies of
+        ask_if_alone(cell.implementation)
+    options = Options(**request["options"])
+    return {"tally": judge_cell(cell, options, tuple(known), tuple(fatal)).as_dict()}
+
+
+def ask_if_alone(implementation: Implementation) -> None:
+    """Find out, when a function is judged first, whether it returns its output alone."""
+    backend, forward = implementation.backend, implementation.operation.forward.name
+    if implementation.asked_as not in backend.alone:
+        backend.alone |= find_alone(backend, forward)
 
 
 def cell_of(backend: Backend, request: Message) -> Cell:
@@ -217,6 +223,7 @@ def handle_replay(backend: Backend, request: Message) -> Message:
     """Judge a recorded failure once more."""
     failure = record.FailureRecord(**request["failure"])
     implementation = next(i for i in backend.implementations if i.name == request["implementation"])
+    ask_if_alone(implementation)
     if failure.check:
         announce.get()(implementation, failure.dtype, None, failure.check)
     if request["script"]:
@@ -233,6 +240,7 @@ def handle_answer(backend: Backend, request: Message) -> Message:
     """Answer a case, of which nothing more is worked out here."""
     asked = request["case"]
     implementation = next(i for i in backend.implementations if i.name == asked["implementation"])
+    ask_if_alone(implementation)
     try:
         answer, inside = bare_answer(implementation, Recipe(**asked["recipe"]), asked["dtype"])
     except Disagreement as error:

@@ -27,7 +27,7 @@ from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
-from attnverify.judge.invoke import convert_and_call
+from attnverify.judge.invoke import announce, convert_and_call
 from attnverify.judge.judging import is_right, judge
 from attnverify.judge.observation import Observation, arrays, observe_one
 from attnverify.precision import find_fields
@@ -42,18 +42,18 @@ def loaded(source: str) -> Backend:
     return backend
 
 
-def find_alone(backend: Backend) -> list[list[str]]:
+def find_alone(backend: Backend, operation: str = "") -> dict[str, bool]:
     """
-    Name the operations, and how, of a user's file that says nothing of it, which answer a plain
-    call with their output alone where the specification has a second result.
+    Ask the functions of a user's file that says nothing of it, or those of one operation, whether
+    they answer a plain call with their output alone where there is a second result.
     """
-    return [
-        [own.operation.name, own.how]
+    return {
+        own.asked_as: _answers_alone(own)
         for own in backend.implementations
         if backend.declared is not STRICT
         and own.operation.second_result not in ("", *backend.declared.features)
-        and _answers_alone(own)
-    ]
+        and operation in ("", own.operation.name)
+    }
 
 
 def _answers_alone(implementation: Implementation) -> bool:
@@ -62,7 +62,9 @@ def _answers_alone(implementation: Implementation) -> bool:
     dtype = next(iter(declared.dtypes), "float32")
     for recipe in fitted_recipes(fixed_cases(name)[:ASKED], declared.features):
         with suppress(Disagreement, Unsupported):
-            outputs = convert_and_call(implementation, case_of(recipe, dtype))
+            case = case_of(recipe, dtype)
+            announce.get()(implementation, dtype, case, None)
+            outputs = convert_and_call(implementation, case)
             return isinstance(outputs, (list, tuple)) and len(outputs) == 2 and outputs[1] is None
     return False
 

@@ -80,7 +80,7 @@ def test_an_lse_that_is_promised_or_returned_now_and_then_is_missed(
 
 def test_an_lse_that_is_returned_is_judged(tmp_path: Path) -> None:
     backend = load(grouped(tmp_path, returned="out, out.sum(-1)"))
-    assert find_alone(backend) == []
+    assert find_alone(backend) == {"grouped_attention ": False}
 
 
 @pytest.mark.parametrize(("factor", "status"), [("1", 0), ("1.01", 1)])
@@ -109,3 +109,26 @@ def test_so_does_the_report_of_a_function(factor: str, right: bool, tmp_path: Pa
         report = failed.value.report
     values = next(result for result in report.results if result.aspect == "values")
     assert values.unseen["lse"] == "it returns none"
+
+
+DYING = """
+import os
+from attnverify.numpy_ref import shift_right as own
+
+def shift_right(x):
+    return own(x)
+
+def grouped_attention(query, key, value):
+    os._exit(7)
+"""
+
+
+def test_a_function_that_dies_of_being_asked_costs_its_own_verdict_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole file was broken: "cannot be imported"."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, DYING)
+    done = verify("run", "mine.py", "--profile", "quick", "--dtype", "float32", "-k", "values")
+    assert done.status == 1 and "exited with status 7" in done.output
+    assert "shift_right of mine, f32: values passed" in done.output
