@@ -9,6 +9,7 @@ import pytest
 
 from attnverify import ROOT
 from attnverify.verdicts import shown
+from attnverify.verdicts.search import Search
 from tests.attnverify.faults.one_kind import FAULTS, OneKind
 from tests.attnverify.faults.one_kind_seen import ADAPTERS, is_seen
 
@@ -28,6 +29,7 @@ def test_without_the_required_kinds_a_fault_is_not_seen(
     adapter: str, tmp_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shown, "required_cases", lambda operation: ())
+    monkeypatch.setattr(Search, "replace_fixed", lambda search, shown: None)
     assert not is_seen(FAULTS[0], ADAPTERS[adapter], 0, str(tmp_path))
 
 
