@@ -175,6 +175,9 @@ WEIGHTS: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
         lambda x, lse: shares(x, x.max(0))
     ),
     "parts weighted by the inverse of their share": lambda x, lse: 1 / shares(x, lse),
+    "parts weighted by powers of 2 of natural logarithms": lambda x, lse: (
+        shares(x, lse) ** np.log(2)
+    ),
     "the output of the first part alone": partial(one_part, 0),
     "the output of the last part alone": partial(one_part, -1),
     "minus infinity subtracted from itself in rows that no part saw: NaN beside an lse of minus "

@@ -159,3 +159,23 @@ def test_the_kernel_is_told(name: str) -> None:
 def test_what_one_query_alone_has_otherwise_is_told_as_that() -> None:
     (cause, *_) = causes_of("grouped_attention", at_the_start_when_decoding)
     assert "aligned at the starts, where there is one query alone" in cause.words, cause
+
+
+MERGED = """
+import numpy as np
+
+def merge_attention(outputs, lses):
+    lse = np.logaddexp.reduce(lses, axis=0)
+    share = np.exp2(lses - np.where(np.isinf(lse), 0, lse))
+    parts = np.where(np.isinf(lses)[..., None], 0, outputs)
+    return (share[..., None] * parts).sum(0).astype(outputs.dtype), lse.astype(lses.dtype)
+"""
+
+
+def test_parts_weighted_by_powers_of_2_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "merged.py"
+    file.write_text(MERGED)
+    own = load(str(file)).implementations[0]
+    failing, passing = sort_draws(own)
+    told = str(diagnose(own, failing[:7], passing=passing))
+    assert "parts weighted by powers of 2 of natural logarithms" in told, told
