@@ -4,7 +4,7 @@ latent as the one head of keys and values that it is: what is known of heads in 
 holds of them too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from attnverify.spec.packed import OfSequences, of_sequence, sequences
 from attnverify.spec.paged import OfPagedSequences
 
 Inputs = dict[str, Any]
+Visible = Callable[..., ndarray]
+"""What sees what, of B, N, M and the options of :func:`attnverify.spec.masks.visible_keys`."""
+
 TOKENS = ("query", "key", "value", "d_output", "d_lse")
 """The arrays whose first axis is that of tokens."""
 
@@ -54,23 +57,26 @@ def tokens_first(inputs: Inputs) -> Inputs:
     return found
 
 
-def packed_pairs(inputs: Mapping[str, Any]) -> ndarray:
-    """Which tokens see each other [T U], or which slots of a pool [T Z*W]; in either form."""
+def packed_pairs(inputs: Mapping[str, Any], visible: Visible = visible_keys) -> ndarray:
+    """
+    Which tokens see each other [T U], or which slots of a pool [T Z*W]; in either form. What is
+    visible in a sequence may be told otherwise.
+    """
     if "page_table" in inputs:
-        return paged_pairs(inputs)
+        return paged_pairs(inputs, visible)
     options: Any = {name: inputs[name] for name in OfSequences.__annotations__ if name in inputs}
     seen = np.zeros((token_count(inputs["query"]), token_count(inputs["key"])), bool)
     for b, t, u in sequences(inputs["query_starts"], inputs["key_starts"]):
         size = t.stop - t.start, u.stop - u.start
-        seen[t, u] = visible_keys(1, *size, **of_sequence(b, **options))[0]
+        seen[t, u] = visible(1, *size, **of_sequence(b, **options))[0]
     return seen
 
 
-def paged_pairs(inputs: Mapping[str, Any]) -> ndarray:
+def paged_pairs(inputs: Mapping[str, Any], visible: Visible = visible_keys) -> ndarray:
     """Which rows see which slots; of a page that stands twice in what one sees, where either is."""
     Z, W = inputs["key_pages"].shape[:2]
     seen = np.zeros((token_count(inputs["query"]), Z * W), bool)
-    for b, t, own in seen_of_pages(inputs):
+    for b, t, own in seen_of_pages(inputs, visible):
         slots = (inputs["page_table"][b][:, None] * W + np.arange(W)).ravel()[: own.shape[1]]
         used = own.any(0)
         np.logical_or.at(seen[t].T, slots[used], own[:, used].T)
@@ -97,7 +103,9 @@ def apart(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(inputs) | grown | {"page_table": table}
 
 
-def seen_of_pages(inputs: Mapping[str, Any]) -> Iterator[tuple[int, slice, ndarray]]:
+def seen_of_pages(
+    inputs: Mapping[str, Any], visible: Visible = visible_keys
+) -> Iterator[tuple[int, slice, ndarray]]:
     """Each sequence's number, its rows, and which of its keys they see."""
     options: Any = {name: inputs.get(name) for name in OfPagedSequences.__annotations__}
     options = {name: x for name, x in options.items() if x is not None}
@@ -106,7 +114,7 @@ def seen_of_pages(inputs: Mapping[str, Any]) -> Iterator[tuple[int, slice, ndarr
         t = slice(*starts[b : b + 2].tolist())
         if length and t.start < t.stop:
             size = t.stop - t.start, length
-            yield b, t, visible_keys(1, *size, **of_sequence(b, **options))[0]
+            yield b, t, visible(1, *size, **of_sequence(b, **options))[0]
 
 
 def pages_seen(inputs: Mapping[str, Any]) -> ndarray:

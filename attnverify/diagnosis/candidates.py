@@ -23,6 +23,7 @@ from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.gradients import delta_mistakes, gradient_mistakes
 from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
+from attnverify.diagnosis.mistakes.today import todays_mistakes
 from attnverify.diagnosis.tiles.scores import tile_mistakes
 from attnverify.diagnosis.tiles.walks import walking_mistakes
 from attnverify.faults import registry
@@ -105,6 +106,7 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
         *of_layers,
         *gradient_mistakes(op),
         *walking_mistakes(op),
+        *todays_mistakes(op),
     )
     found += [from_mistake(op, words, mistake) for words, mistake in others]
     lying = (*stride_mistakes(op), *delta_mistakes(op))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.packing import packed_pairs, token_count
+from attnverify.catalogue.packing import Visible, packed_pairs, token_count
 from attnverify.spec.masks import Visibility, visible_keys
 from attnverify.spec.selected import chosen_pairs
 
@@ -102,16 +102,18 @@ def causal_pairs(N: int, M: int, ahead: int = 0) -> ndarray:
     return np.tri(N, M, M - N + ahead, dtype=bool)
 
 
-def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
+def visible_pairs(
+    operation: "Operation", inputs: "Inputs", by_options: Visible = visible_keys
+) -> ndarray | None:
     """
     Which pairs see each other, [B H N M] (or [B N M], [... N M]); None for operations that have no
-    pairs.
+    pairs. What windows, lengths and the like leave visible may be told otherwise.
     """
     shape = scores_shape(operation, inputs)
     if shape is None:
         return None
     if operation.is_packed:
-        return np.broadcast_to(packed_pairs(inputs), shape)
+        return np.broadcast_to(packed_pairs(inputs, by_options), shape)
     visible = np.ones(shape, bool)
     if operation.traits.causal:
         visible &= causal_pairs(*shape[-2:])
@@ -120,16 +122,18 @@ def visible_pairs(operation: "Operation", inputs: "Inputs") -> ndarray | None:
         if mask is not None:
             visible &= mask if mask.dtype == bool else mask > -np.inf
     if operation.shares_keys:
-        visible &= seen_by_options(shape, inputs)
+        visible &= seen_by_options(shape, inputs, by_options)
     if operation.is_selected:
         visible &= chosen_pairs(*(inputs[name] for name in CHOOSING))
     return visible & merged_visibility(inputs, shape)
 
 
-def seen_by_options(shape: tuple[int, ...], inputs: "Inputs") -> ndarray:
+def seen_by_options(
+    shape: tuple[int, ...], inputs: "Inputs", by_options: Visible = visible_keys
+) -> ndarray:
     """What windows, lengths and the like leave visible [B 1 N M]."""
     options = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
-    return visible_keys(shape[0], *shape[-2:], **options)[:, None]
+    return by_options(shape[0], *shape[-2:], **options)[:, None]
 
 
 def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:

@@ -34,8 +34,8 @@ LOST = {
 class Walk:
     """
     One sequence, its heads in front: which rows of the results are its own; query [H n D], key
-    [H m D] and value [H m E] in the order of positions, which pairs see each other, and what is
-    added to the scores.
+    [H m D] and value [H m E] in the order of positions, which pairs see each other, what is added
+    to the scores, and what dropout multiplies the weights by.
     """
 
     rows: Any
@@ -44,6 +44,7 @@ class Walk:
     value: ndarray
     seen: ndarray
     added: Any = 0.0
+    kept: Any = 1.0
 
 
 def walking_mistakes(
@@ -80,7 +81,7 @@ def walked(size: int, rescaled: tuple[bool, bool], operation: Operation, inputs:
         there = np.logical_and(walk.seen.any(axis=-1, keepdims=True), total > 0)
         used: ndarray = np.asarray(walk.seen.any(axis=-2))
         value = np.where(used[..., None], walk.value, 0)
-        found = e / np.where(there, total, 1) @ value
+        found = e / np.where(there, total, 1) * walk.kept @ value
         kept = np.broadcast_to(there, found.shape)
         own_lse = np.where(there, top + np.log(np.where(there, total, 1)), 0)[..., 0]
         store(output, walk.rows, found, kept, operation)
@@ -134,12 +135,14 @@ def walks(operation: Operation, inputs: Inputs) -> Iterator[Walk]:
         mask = np.True_ if mask is None else mask
         shape = (*query.shape[:3], inputs["key"].shape[2])
         seen = np.broadcast_to(True if seen is None else seen, shape)
+        keep, p = inputs.get("keep"), inputs.get("p", 0.0)
+        kept = np.broadcast_to(1.0 if keep is None else np.where(keep, 1 / (1 - p), 0), shape)
         added = np.broadcast_to(0.0 if mask.dtype == bool else np.where(seen, mask, 0), shape)
         for b in range(len(query)):
             key, value = (
                 for_all_heads(inputs[name][b], query.shape[1]) for name in ("key", "value")
             )
-            yield Walk(b, query[b], key, value, seen[b], added[b])
+            yield Walk(b, query[b], key, value, seen[b], added[b], kept[b])
     else:
         for t, seen, key, value in tokens(operation, inputs):
             own = query[t].swapaxes(0, 1)

@@ -1,0 +1,136 @@
+"""
+Attentions of today with one mistake in a step: the formula written once more, each kernel with one
+line of it changed, and what must be told of it.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.mistakes.today import OF_TODAY, in_one_step
+from attnverify.inputs.masks import visible_pairs
+from attnverify.reference.gradients import mask_grad
+from tests.attnverify.diagnosis.test_two_mistakes import implementation_of
+from tests.reports.test_causes import sort_draws
+
+GROUPED, GRAD = CATALOGUE["grouped_attention"], CATALOGUE["grouped_attention_grad"]
+
+
+def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
+    """Weights with dropout and without, capped scores, lse [B H N 1], and the sink's weight."""
+    q, sink, cap, mask = (x.get(name) for name in ("query", "sink", "soft_cap", "mask"))
+    r, given = q.shape[1] // x["key"].shape[1], x.get("scale")
+    key = np.tile(x["key"], (1, r, 1, 1)) if kind == "keys" else np.repeat(x["key"], r, 1)
+    scale = q.shape[-1] ** -0.5 if given is None else 1 / given if kind == "scale" else given
+    s = q @ key.mT * scale
+    if cap is not None:
+        s = cap * np.tanh(s / scale / cap) * scale if kind == "cap" else cap * np.tanh(s / cap)
+    t = s
+    if mask is not None and mask.dtype != bool:
+        t = s - mask if kind == "mask" else s + mask
+    seen = visible_pairs(GROUPED, x)
+    if kind == "tile":
+        every = visible_pairs(GROUPED, x | {"causal": False})
+        seen = np.where(np.arange(s.shape[-1]) < 16, seen, every)
+    t = np.where(seen, t, -np.inf)
+    rest = np.full((s.shape[1], 1, 1), -np.inf) if sink is None else sink[:, None, None]
+    rest = -rest if kind == "sink" and sink is not None else rest
+    top = np.maximum(t.max(-1, keepdims=True), rest)
+    top = np.where(np.isneginf(top), 0, top)
+    e, own = np.exp(t - top), np.exp(rest - top)
+    total = e.sum(-1, keepdims=True) + own
+    lse = np.log(total) + (0 if kind == "lse" else top)
+    w, own = (y / np.where(total == 0, 1, total) for y in (e, own))
+    kept = 1.0 if x.get("keep") is None or kind == "drop" else x["keep"] / (1 - x["p"])
+    return w, w * kept, s, lse, own
+
+
+def value_of(x: dict[str, Any]) -> ndarray:
+    r = x["query"].shape[1] // x["value"].shape[1]
+    return np.nan_to_num(np.repeat(x["value"], r, 1))
+
+
+def forward(kind: str) -> Callable[..., Any]:
+    def attention(**x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            _, dropped, _, lse, _ = attend(x, kind)
+        return dropped @ value_of(x), lse[..., 0]
+
+    return attention
+
+
+def backward(kind: str) -> Callable[..., Any]:
+    """The gradient by value is the reference's."""
+
+    def gradient(**x: Any) -> Any:
+        with np.errstate(all="ignore"):
+            w, _, s, _, own = attend(x, "")
+        r, given = s.shape[1] // x["key"].shape[1], x.get("scale")
+        scale = x["query"].shape[-1] ** -0.5 if given is None else given
+        d_w = x["d_output"] @ value_of(x).mT
+        keep, p, cap, d_lse = x.get("keep"), x.get("p"), x.get("soft_cap"), x["d_lse"][..., None]
+        d_w = d_w if keep is None else d_w * keep / (1 if kind == "drop back" else 1 - p)
+        delta = (w * d_w).sum(-1, keepdims=True)
+        delta = delta / x["value"].shape[-1] if kind == "mean" else delta
+        d_t = w * (d_w - delta + d_lse)
+        d_s = d_t if cap is None or kind == "slope" else d_t * (1 - (s / cap) ** 2)
+        d_key = (d_s.mT @ x["query"]).reshape(*x["key"].shape[:2], r, *x["key"].shape[2:]).sum(2)
+        found = list(GRAD.reference(**x))
+        found[:2] = d_s @ np.repeat(x["key"], r, 1) * scale, d_key * scale
+        found[3:-1] = mask_grad(d_t, x.get("mask"))
+        if x.get("sink") is not None:
+            found[-1] = (own * (d_lse - delta)).sum((0, 2, 3))
+        elif len(found) > 3:
+            found[3:] = mask_grad(d_t, x.get("mask"))
+        return tuple(found)
+
+    return gradient
+
+
+FORWARDS = {
+    "mask": "float mask subtracted",
+    "cap": "soft cap before the scale",
+    "scale": "given scale that divides",
+    "sink": "sink with the other sign",
+    "lse": "lse without the maximum",
+    "drop": "dropout ignored",
+    "keys": "heads of keys alone in turn",
+    "tile": "causality in the first tile of 16 keys alone",
+}
+BACKWARDS = {
+    "mean": "delta that is the mean over the width",
+    "slope": "leaves out the cap's slope",
+    "drop back": r"gradient of the weights.*not scaled by 1/\(1-p\)",
+}
+ROWS = [
+    *(("grouped_attention", forward(kind), words) for kind, words in FORWARDS.items()),
+    *(("grouped_attention_grad", backward(kind), words) for kind, words in BACKWARDS.items()),
+]
+
+
+@pytest.mark.parametrize(("operation", "function", "words"), ROWS, ids=[row[2] for row in ROWS])
+def test_the_step_is_told(operation: str, function: Callable[..., Any], words: str) -> None:
+    own = implementation_of(operation, function)
+    failing, passing = sort_draws(own)
+    told = str(diagnose(own, failing[:7], passing=passing))
+    assert re.search(words, told), told
+
+
+WITH_GRADIENTS = [f"{name}{end}" for name in OF_TODAY for end in ("", "_grad")]
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_GRADIENTS if name in CATALOGUE])
+def test_the_steps_of_the_law_are_the_specification(name: str) -> None:
+    operation = CATALOGUE[name]
+    own = implementation_of(name, lambda **x: in_one_step({}, operation, x))
+    failing, passing = sort_draws(own)
+    assert not failing and len(passing) > FEW
+
+
+FEW = 10
