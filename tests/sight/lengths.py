@@ -37,8 +37,6 @@ Check = Callable[[Implementation, str], None]
 Lengths = dict[str, Any]
 OPERATIONS = (*ATTENTIONS, *(f"{name}_grad" for name in ATTENTIONS))
 TILES = (16, 32, 64, 128)
-LONGEST_DRAWN = 2**9
-"""Beyond this no key is lost in draws: the cases of large sizes have the long ones."""
 
 LOST: dict[str, Callable[[int], int]] = {
     "first": lambda M: 0,

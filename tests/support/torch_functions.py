@@ -36,7 +36,6 @@ def _paths() -> dict[str, Call]:
 
 PATHS = _paths()
 """Every implementation of these operations by its name, the fused kernels among them."""
-HOWS = ("eager", "flex", "blocked", "triton")
 
 
 def split(path: str) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from attnverify.reference.staged_attention import Change, StagedAttention
 Tiles = tuple[ndarray, ...]
 """The scores of each tile, minus infinity where a pair is hidden."""
 
-Weigh = Callable[[Tiles], ndarray]
 SIZES = (16, 32, 64, 128, 8, 4)
 
 
