@@ -40,6 +40,15 @@ def modules_of_temporary_files_are_forgotten() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.fixture
+def causes_are_not_sought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What is wrong is told without its likely cause, the search for which takes most of the time of a
+    red run: for tests of everything else (causes: diagnosis/, report/test_root_causes.py).
+    """
+    monkeypatch.setattr("attnverify.verdicts.findings.diagnose", lambda *_, **__: None)
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist writes groups into names in its own
 def pytest_collection_modifyitems(config, items):
     """Tests that share a fixture of their module run in one worker, which makes it once."""

@@ -73,8 +73,11 @@ WRONG_GRADIENTS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("causes_are_not_sought")
+
+
 @pytest.fixture(autouse=True)
-def unshrunk(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrinking has its own tests (inputs/test_recipes.py); here it would only take time."""
     monkeypatch.setattr(findings_module, "find_smallest", lambda failing, *rest: failing[0])
 
