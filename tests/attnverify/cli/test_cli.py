@@ -14,7 +14,7 @@ import pytest
 from attnverify import __version__, describe_installation
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.cli import main, operations
-from attnverify.options import operation_names
+from attnverify.options import operation_names, parse_dtype
 from tests.support.run_attnverify import ROOT, in_a_process, in_pytest, judged, report_in, verify
 from tests.support.sample_backends import HERE
 
@@ -94,9 +94,9 @@ def test_a_wrong_line_ends_with_status_4_and_a_hint(what: str) -> None:
     assert done.status == 4 and words in done.output and "INTERNALERROR" not in done.output
 
 
-@pytest.mark.parametrize("alias", ["fp16", "f16", "half", "float16"])
-def test_a_dtype_may_be_named_as_the_field_does(alias: str) -> None:
-    done = judged(FIRST, "--op", "shift_right", dtype=alias)
+def test_a_dtype_may_be_named_as_the_field_does() -> None:
+    assert {parse_dtype(alias) for alias in ("fp16", "f16", "half", "float16")} == {"float16"}
+    done = judged(FIRST, "--op", "shift_right", dtype="half")
     assert done.status == 0
     assert {tally["dtype"] for tally in (done.report or {})["tallies"]} == {"float16"}
 
