@@ -3,7 +3,7 @@ Conventions of whole layers: the reference with other arguments. A scale of 1 is
 multiplied by sqrt(D).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,12 @@ def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) 
         ),
         (
             "scale",
+            "sqrt(D)",
+            "scores multiplied by sqrt(D)",
+            with_arguments(function, parameters=rescaled(query, lambda H, D: float(D))),
+        ),
+        (
+            "scale",
             "1/sqrt(H D)",
             "scores scaled by 1/sqrt(H D)",
             with_arguments(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
@@ -118,6 +124,27 @@ MULTI_HEAD = (
         for said, words, new in PADDING
     ),
 )
+
+
+def of_one_head() -> Iterator[Row]:
+    """What can be otherwise in self-attention of one head, K columns wide."""
+    function = reference_of("self_attention")
+    for said, words, factor in (
+        ("1", "scores that are not scaled", lambda K: K**0.5),
+        ("1/K", "scores scaled by 1/K", lambda K: K**-0.5),
+        ("sqrt(K)", "scores multiplied by sqrt(K)", float),
+    ):
+
+        def by(x: dict[str, Any], factor: Callable[[int], float] = factor) -> Any:
+            own = x["parameters"]
+            return own | {"w_query": own["w_query"] * factor(len(own["w_query"]))}
+
+        yield "scale", said, words, with_arguments(function, parameters=by)
+    for said, words, mask in (
+        ("True = hidden", "mask of the opposite meaning", lambda x: opposite(x.get("mask"))),
+        ("ignored", "mask ignored", lambda x: None),
+    ):
+        yield "mask polarity", said, words, with_arguments(function, mask=mask)
 
 
 def as_self_attention(function: Callable[..., Any]) -> Callable[..., Any]:

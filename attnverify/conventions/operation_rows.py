@@ -29,6 +29,7 @@ from attnverify.conventions.layer_rows import (
     Row,
     as_self_attention,
     layer_rows,
+    of_one_head,
     opposite,
     with_arguments,
 )
@@ -203,6 +204,7 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
         ("order of memory", "present first", "memory behind the present",
          joined(lambda mem, hid: [hid, mem])),
     ),
+    "self_attention": tuple(of_one_head()),
     "multi_head_attention": MULTI_HEAD,
     "multi_head_self_attention": tuple(
         (asked, said, words, as_self_attention(function))

@@ -3,6 +3,7 @@ ALiBi's slopes as public code has them.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -46,6 +47,17 @@ def nearest_power(H: int) -> ndarray:
     return get_slopes(n)[:H] if n >= H else get_slopes(H)
 
 
+def of_ranks(ranks: int, H: int) -> ndarray:
+    """Heads that are split over ranks, each of which takes the slopes of the first heads."""
+    return get_slopes(H)[np.arange(H) % -(-H // ranks)]
+
+
+def of_ranks_alone(ranks: int, H: int) -> ndarray:
+    """The same where each rank takes the slopes of as many heads as it has."""
+    own = -(-H // ranks)
+    return get_slopes(own)[np.arange(H) % own]
+
+
 SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
     "2^(-8(h+1)/H) for every H": ("slopes in a plain geometric series", plain_series),
     "the first H of the next power of two": (
@@ -65,4 +77,20 @@ SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
     "2^-(h+1)": ("slopes of base 1/2", lambda H: np.exp2(-np.arange(1.0, H + 1))),
     "2^(-4(h+1)/n)": ("slopes of base 2^(-4/n)", lambda H: np.sqrt(get_slopes(H))),
     "all 1": ("slopes of 1", np.ones),
+    **{
+        said.format(ranks=ranks): (words.format(ranks=ranks), partial(rule, ranks))
+        for ranks in (2, 4)
+        for said, words, rule in (
+            (
+                "that of h mod (H/{ranks})",
+                "slopes of the first heads again in each of {ranks} shards of the heads",
+                of_ranks,
+            ),
+            (
+                "those of H/{ranks} heads",
+                "slopes of H/{ranks} heads in each of {ranks} shards, as if they were all",
+                of_ranks_alone,
+            ),
+        )
+    },
 }

@@ -45,6 +45,20 @@ def whole_pages(x: Options) -> ndarray:
     return np.asarray(-(-x["lengths"] // W) * W)
 
 
+def with_next_page(x: Options) -> ndarray:
+    """Lengths that fill their last page, and a page more, where the table has one."""
+    is_full = (x["lengths"] > 0) & (x["lengths"] % x["key_pages"].shape[1] == 0)
+    return np.minimum(
+        np.where(is_full, x["lengths"] + x["key_pages"].shape[1], x["lengths"]), slots(x)
+    )
+
+
+def own_places(x: Options) -> Any:
+    """Rows that stand where the lengths of the call have them."""
+    given = x.get("offset")
+    return x["lengths"] - np.diff(x["query_starts"]) if given is None else given
+
+
 def end_to_end(x: Options) -> ndarray:
     """The pages of a sequence behind those of the one before, in the rows of a table as one."""
     used = -(-x["lengths"] // x["key_pages"].shape[1])
@@ -93,6 +107,9 @@ PAGING: tuple[Row, ...] = (
      changed(lengths=without_own_rows, page_table=there)),
     ("lengths", "of whole pages", "lengths rounded up to whole pages",
      changed(lengths=whole_pages, page_table=there)),
+    ("lengths", "and the next page where they fill one", "the page behind the end read too, "
+     "where a length is a multiple of the page size",
+     changed(lengths=with_next_page, page_table=there, offset=own_places)),
     ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
     ("shared heads", "in turn", "query heads that read the heads of keys in turn",
      changed(key_pages=in_turns("key_pages"), value_pages=in_turns("value_pages"))),

@@ -20,6 +20,7 @@ from attnverify.judge.case import case_of
 
 Changed = Callable[[dict[str, Any]], dict[str, Any]]
 DRAWS, SEED = 12, 0
+READ_FOR = "{one} read in place of {other}, which is never read"
 
 
 def parameter_mistakes(
@@ -33,13 +34,15 @@ def parameter_mistakes(
     matrices = [part for part in parts if len(shapes.get(f"{part}.weight", ())) == 2]
     for one, other in permutations(parts, 2):
         if shapes.get(f"{one}.weight") == shapes.get(f"{other}.weight"):
-            yield f"{one} read in place of {other}", with_parameters(partial(exchanged, one, other))
+            words = READ_FOR.format(one=one, other=other)
+            yield words, with_parameters(partial(exchanged, one, other))
     for names in (*((part,) for part in matrices), matrices[:-1], matrices) if matrices else ():
         words = f"weights read transposed, [in out] for [out in]: {', '.join(names)}"
         yield words, with_parameters(partial(transposed, names))
     for one, other in permutations((name for name in shapes if "." not in name), 2):
         if shapes[one] == shapes[other]:
-            yield f"{one} read in place of {other}", with_parameters(partial(read, one, other))
+            words = READ_FOR.format(one=one, other=other)
+            yield words, with_parameters(partial(read, one, other))
     if {"u", "v"} <= shapes.keys():
         yield "u and v exchanged", with_parameters(lambda own: own | {"u": own["v"], "v": own["u"]})
     for name, shape in shapes.items():

@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.conventions.slopes import SLOPES
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.mistakes.sentinels import NUMBERS
 from attnverify.diagnosis.mistakes.stages import OTHER_SOFTMAXES
@@ -47,12 +48,21 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
             feed = partial(layers.feed_forward, activation=activation)
             yield words, with_hooks({"feed": feed})
         for order in permutations(range(3)):
-            names = ", ".join(("query", "key", "value")[i] for i in order)
+            names = ", ".join(PARTS[i] for i in order)
             yield (
                 f"a joint projection that holds {names}, in this order",
                 with_hooks({"parts": partial(parts_in_order, order)}),
             )
+        for read, lost in permutations(range(3), 2):
+            words = ANOTHERS.format(one=PARTS[read], other=PARTS[lost])
+            yield words, with_hooks({"parts": partial(parts_of_another, read, lost)})
+    if takes(operation, "biases"):
+        for words, biases in other_biases():
+            yield words, with_hooks({"biases": biases})
     if {"query", "key", "value"} <= set(operation.arguments):
+        for one, other in permutations(PARTS, 2):
+            words = ANOTHERS.format(one=one, other=other)
+            yield words, partial(with_projection_of, one, other)
         yield "key and value exchanged behind their projections", with_key_for_value
     for name in PROJECTIONS:
         if takes(operation, "linear"):
@@ -70,7 +80,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "multi_head_attention": (*COMMON, "linear", "merge_masks", "drop", "see"),
     "multi_head_self_attention": (*COMMON, "linear", "merge_masks", "drop", "see"),
     "relative_multi_head_attention": COMMON,
-    "alibi_multi_head_attention": COMMON,
+    "alibi_multi_head_attention": (*COMMON, "biases"),
     "transformer_xl_layer": ("weigh", "join", "norm", "parts", "together", "residual"),
     "transformer_xl": ("weigh", "join", "norm", "parts", "together", "residual"),
     "self_attention": ("weigh",),
@@ -119,6 +129,38 @@ def passed_by(which: str, x: ndarray, parameters: Any, name: str) -> ndarray:
 def parts_in_order(order: tuple[int, ...], y: ndarray, H: int) -> list[ndarray]:
     found = np.split(y, 3, axis=-1)
     return [found[order.index(i)] for i in range(3)]
+
+
+PARTS = ("query", "key", "value")
+ANOTHERS = "the projected {one} in place of the projected {other}, which is never read"
+
+
+def parts_of_another(one: int, other: int, y: ndarray, H: int) -> list[ndarray]:
+    found = np.split(y, 3, axis=-1)
+    found[other] = found[one]
+    return found
+
+
+def with_projection_of(one: str, other: str, operation: Operation, inputs: Inputs) -> Any:
+    """What is projected for one argument stands in for another."""
+    own = inputs["parameters"]
+    is_short = "k_proj.weight" in own
+    a, b = (f"{name[0]}_proj" if is_short else f"{name}.linear" for name in (one, other))
+    new = {f"{b}.{leaf}": own.get(f"{a}.{leaf}") for leaf in ("weight", "bias")}
+    return operation.reference(**inputs | {"parameters": own | new, other: inputs[one]})
+
+
+def other_biases() -> Iterator[tuple[str, Callable[[int, ndarray], ndarray]]]:
+    """ALiBi's biases with other slopes, with another sign or none, of positions."""
+    for words, rule in SLOPES.values():
+        yield words, partial(attention.get_alibi_biases, slopes=rule)
+    own = attention.get_alibi_biases
+    yield "an ALiBi bias that grows with the distance", lambda H, visible: -own(H, visible)
+    yield "no ALiBi bias", lambda H, visible: 0 * own(H, visible)
+    yield (
+        "an ALiBi bias of positions, hidden keys counted too",
+        lambda H, visible: own(H, np.ones_like(visible)),
+    )
 
 
 def with_key_for_value(operation: Operation, inputs: Inputs) -> Any:

@@ -54,6 +54,9 @@ def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
                 f"{which} pair alone that reads a row",
                 partial(with_one_reader, place=place),
             )
+    if {"query", "key", "value"} <= set(names) and "N" in operation.sizes:
+        for size in (8, 16, 32, 64, 128, 4):
+            yield ROW_AGAIN.format(size=size), partial(with_last_row_again, size)
     if operation.name == "update_mems_grad":
         yield "a memory that is not detached: gradients flow into it", through_memory
     if operation.name == "softmax_grad":
@@ -124,6 +127,22 @@ def within_key_width_but_delta(operation: Operation, inputs: Inputs) -> Any:
     kept = np.arange(inputs["value"].shape[-1]) < D
     cut = {name: inputs[name] * kept for name in ("value", "d_output")}
     return evaluate_with_delta(spec_stages(operation, inputs | cut), inputs, inputs["d_output"])
+
+
+ROW_AGAIN = (
+    "rows behind the end, up to a whole tile of {size}, not left out of the gradients by key and "
+    "value: the last row counted again for each"
+)
+
+
+def with_last_row_again(size: int, operation: Operation, inputs: Inputs) -> Any:
+    """Return the gradients, those by key and value of a last row that counts several times."""
+    N = inputs["query"].shape[-2]
+    times = np.where(np.arange(N) < N - 1, 1, 1 + -N % size)
+    more = {"d_output": inputs["d_output"] * times[:, None]}
+    more |= {"d_lse": inputs["d_lse"] * times} if "d_lse" in inputs else {}
+    found, again = operation.reference(**inputs), operation.reference(**inputs | more)
+    return found[0], *again[1:3], *found[3:]
 
 
 def through_memory(operation: Operation, inputs: Inputs) -> Any:

@@ -6,6 +6,7 @@ keys with their values, or all of them. And two neighbours of the output, each i
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,11 @@ def misread_arguments(operation: Operation) -> Iterator[Mistake]:
     if "sink" in axes and "G" in operation.sizes:
         for words, of_group in SINKS.items():
             yield words, partial(with_sinks_at, of_group)
+    names = ("query", "key", "value")
+    if set(names) <= set(axes) and not operation.is_gradient and operation.chapter != "layers":
+        for one, other in permutations(names, 2):
+            words = f"the {one} in place of the {other}, which is never read"
+            yield words, partial(with_another, one, other)
     yield from normalised_arguments(operation)
     for arguments in (("key",), ("value",), ("key", "value")):
         if all("M" in axes.get(argument, ()) for argument in arguments):
@@ -74,6 +80,10 @@ def misread_arguments(operation: Operation) -> Iterator[Mistake]:
                 for size in TILES if "{size}" in words else (1,):
                     told = words.format(what=enumerated(arguments), size=size)
                     yield told, partial(read_at, arguments, "M", partial(of_tile, size))
+
+
+def with_another(one: str, other: str, operation: Operation, inputs: Inputs) -> Any:
+    return operation.reference(**inputs | {other: inputs[one]})
 
 
 def enumerated(arguments: tuple[str, ...]) -> str:

@@ -152,6 +152,26 @@ def softmax_twice(score: ndarray, visible: ndarray) -> ndarray:
     return attention.weigh(attention.weigh(score, visible), visible)
 
 
+def along_columns(of_top: bool, of_sum: bool, score: ndarray, visible: ndarray) -> ndarray:
+    """
+    Maxima and sums of rows that are broadcast along the rows, in square tiles of all rows one after
+    the other, as wide as the next power of two: column j has those of row j of its tile.
+    """
+    M = score.shape[-1]
+    W = 1 << max(M - 1, 0).bit_length()
+    rows = np.where(visible, score, -np.inf).reshape(-1, M)
+    full = np.full((-(-len(rows) // W) * W, W), -np.inf)
+    full[: len(rows), :M] = rows
+    tiles = full.reshape(-1, W, W)
+    top = tiles.max(axis=-1)
+    top = np.where(np.isneginf(top), 0, top)
+    e = np.exp(tiles - (top[:, None, :] if of_top else top[..., None]))
+    total = e.sum(axis=-1)
+    total = np.where(total == 0, 1, total)
+    found = e / (total[:, None, :] if of_sum else total[..., None])
+    return found.reshape(-1, W)[: len(rows), :M].reshape(score.shape)
+
+
 OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
     **{
         f"a softmax over the {words}": partial(over_axes, axes)
@@ -167,6 +187,16 @@ OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
     "weights divided by the root of the sum of their squares": over_root_of_squares,
     "sigmoids of the scores in place of a softmax": sigmoids,
     "a softmax of the weights once more": softmax_twice,
+    **{
+        f"{what} of each row broadcast along the rows: column j has that of row j of its tile": (
+            partial(along_columns, *which)
+        )
+        for what, which in (
+            ("maximum and sum", (True, True)),
+            ("the sum", (False, True)),
+            ("the maximum", (True, False)),
+        )
+    },
 }
 
 

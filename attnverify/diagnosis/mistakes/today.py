@@ -94,6 +94,7 @@ LAW: Steps = {
     "lse": lambda a, top, total: np.where(total == 0, -np.inf, top + np.log(to_nothing(total))),
     "kept": lambda a: a.kept(),
     "kept_back": lambda a: a.kept(),
+    "weights_back": lambda a, w: w,
     "delta": lambda a, w, d_w, out: (w * d_w).sum(-1, keepdims=True),
     "slope": lambda a, capped: 1.0 if a.cap is None else 1 - (capped / a.cap) ** 2,
     "summed": lambda a, y: a.summed(y),
@@ -121,6 +122,7 @@ def differentiated(call: Call, steps: Steps) -> tuple[ndarray, ...]:
     """The gradients by query, key, value, a float mask and a sink."""
     law, x = LAW | steps, call.x
     w, output, _, capped, of_sink = attended(call, steps)
+    w = law["weights_back"](call, w)
     key, value, d_lse = call.of_heads("key"), call.of_heads("value"), x["d_lse"][..., None]
     d_w = x["d_output"] @ value.swapaxes(-1, -2) * law["kept_back"](call)
     delta = law["delta"](call, w, d_w, output)
@@ -220,6 +222,18 @@ def drawn(factor: Callable[[float], float], *steps: str) -> Steps:
 
 def sloped(change: Callable[[Call, ndarray], Any]) -> Steps:
     return {"slope": lambda a, capped: 1.0 if a.cap is None else change(a, capped)}
+
+
+def without_sink(own_delta: bool) -> Steps:
+    """Weights that are recomputed from an lse of the keys alone, with delta of the output."""
+
+    def alone(a: Call, w: ndarray) -> ndarray:
+        return w / to_nothing(w.sum(-1, keepdims=True))
+
+    def delta(a: Call, w: ndarray, d_w: ndarray, output: ndarray) -> Any:
+        return (output * a.x["d_output"]).sum(-1, keepdims=True)
+
+    return {"weights_back": alone} | ({} if own_delta else {"delta": delta})
 
 
 def in_each_tile(size: int, a: Call, rest: ndarray, top: ndarray) -> ndarray:
@@ -408,6 +422,10 @@ BACKWARDS: tuple[tuple[str, str, Steps], ...] = (
     ("sink", "a delta over weights that sum to 1 without the sink",
      {"delta": lambda a, w, d_w, out: (
          LAW["delta"](a, w, d_w, out) / to_nothing(w.sum(-1, keepdims=True)))}),
+    *(
+        ("sink", f"a backward whose weights sum to 1 without the sink{delta}", without_sink(own))
+        for own, delta in ((False, ""), (True, ", delta of these weights too"))
+    ),
     ("keep", "a delta that forgets dropout",
      {"delta": lambda a, w, d_w, out: (
          w * (a.x["d_output"] @ a.of_heads("value").swapaxes(-1, -2))).sum(-1, keepdims=True)}),

@@ -283,6 +283,12 @@ def merged_by_sums(score: ndarray, least: int) -> ndarray:
     return normalised(joined, joined.sum(axis=-1, keepdims=True))
 
 
+def with_last_key_again(score: ndarray, size: int) -> ndarray:
+    times = np.ones(score.shape[-1])
+    times[-1] += -len(times) % size
+    return softmax(score + np.log(times))
+
+
 TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     "an output that is not rescaled when the maximum rises, in tiles of {size} keys": partial(
         accumulated, rescale_output=False
@@ -306,6 +312,8 @@ TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     ),
     "the keys of the last tile left out, full or not ({size} keys a tile)": without_any_last_tile,
     "the padding of the last tile seen as keys of score 0 ({size} keys a tile)": with_padding_seen,
+    "keys behind the end of the last tile not hidden: the last key counted again for each of them, "
+    "up to {size} keys": with_last_key_again,
     "a last tile that begins {size} keys before the end, so that keys count twice": (
         with_last_tile_overlapping
     ),

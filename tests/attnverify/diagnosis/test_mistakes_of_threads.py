@@ -53,6 +53,12 @@ def of_file(name: str, operation: str) -> Implementation:
         ("part_taken_for_the_whole", "merge_attention_grad"),
         ("half_of_the_rotary_width", "rotary_embedding"),
         ("prompt_ignores_its_table", "paged_attention"),
+        ("a_page_past_the_end", "paged_attention"),
+        ("backward_reads_rows_behind_the_end", "scaled_dot_product_attention_grad"),
+        ("keys_in_place_of_values", "multi_head_attention"),
+        ("scale_taken_the_wrong_way_round", "self_attention"),
+        ("second_norm_is_the_first", "transformer_xl_layer"),
+        ("slopes_of_each_shard_from_the_first", "alibi_multi_head_attention"),
     ],
 )
 def test_the_wrong_file_is_told(name: str, operation: str) -> None:
@@ -129,6 +135,24 @@ def at_the_start_when_decoding(**given: Any) -> Any:
     return grouped(**given | {"offset": np.zeros(len(query), np.int64)})
 
 
+def broadcast_along_rows(score: ndarray, mask: Any = None) -> ndarray:
+    """Square tiles of rows one after the other, in which column j has what row j is reduced to."""
+    rows = (score if mask is None else attention.see(score, mask)[0]).reshape(-1, score.shape[-1])
+    sees = np.broadcast_to(True if mask is None else attention.see(score, mask)[1], score.shape)
+    rows, M = np.where(sees.reshape(rows.shape), rows, -np.inf), rows.shape[-1]
+    width, out = 2 ** int(np.ceil(np.log2(M))), np.zeros(rows.shape)
+    for at in range(0, len(rows), width):
+        tile = rows[at : at + width]
+        top = np.zeros(width)
+        top[: len(tile)] = np.nan_to_num(tile.max(-1), neginf=0)
+        with np.errstate(over="ignore"):
+            e = np.exp(tile - top[:M])
+        total = np.ones(width)
+        total[: len(tile)] = np.where(e.sum(-1) == 0, 1, e.sum(-1))
+        out[at : at + width] = e / total[:M]
+    return out.reshape(score.shape)
+
+
 def on_the_longest_diagonal(**given: Any) -> Any:
     starts = (given[name] for name in ("query_starts", "key_starts"))
     n, m = (np.diff(x) for x in starts)
@@ -144,6 +168,7 @@ KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
     "whole_tile_past_the_diagonal": ("alibi_attention", past_the_diagonal),
     "lse_of_the_second_half_on_the_first": ("grouped_attention", half_overwritten),
     "sinks_of_the_first_group": ("grouped_attention", sinks_of_the_first),
+    "reductions_of_rows_along_the_columns": ("softmax", broadcast_along_rows),
     "diagonal_of_the_longest": ("packed_attention", on_the_longest_diagonal),
 }
 

@@ -78,6 +78,8 @@ def backward(kind: str) -> Callable[..., Any]:
         d_w = d_w if keep is None else d_w * keep / (1 if kind == "drop back" else 1 - p)
         delta = (w * d_w).sum(-1, keepdims=True)
         delta = delta / x["value"].shape[-1] if kind == "mean" else delta
+        total = w.sum(-1, keepdims=True)
+        w = w / np.where(total == 0, 1, total) if kind == "sink" else w
         d_t = w * (d_w - delta + d_lse)
         d_s = d_t if cap is None or kind == "slope" else d_t * (1 - (s / cap) ** 2)
         d_key = (d_s.mT @ x["query"]).reshape(*x["key"].shape[:2], r, *x["key"].shape[2:]).sum(2)
@@ -105,6 +107,7 @@ FORWARDS = {
 }
 BACKWARDS = {
     "mean": "delta that is the mean over the width",
+    "sink": "weights sum to 1 without the sink",
     "slope": "leaves out the cap's slope",
     "drop back": r"gradient of the weights.*not scaled by 1/\(1-p\)",
 }

@@ -1,7 +1,8 @@
 """
 Grade what is told of these reports: ``python -m tests.reports.later.opened --record R`` runs the
 wrong and the repaired file of each in the quick profile, by tests/reports/grade.py, prints a line
-each, and writes what was told into R. ``--folder`` grades other reports of the same form.
+each, and writes what was told into R. ``--folder`` grades other reports of the same form: those
+beside, closed and third, whose records keep what was told first where it is told otherwise now.
 
 wrong file      right, vague, missing, untrue, green or no report
 repaired file   green, accused or no report
