@@ -78,19 +78,10 @@ SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
     "2^(-4(h+1)/n)": ("slopes of base 2^(-4/n)", lambda H: np.sqrt(get_slopes(H))),
     "all 1": ("slopes of 1", np.ones),
     **{
-        said.format(ranks=ranks): (words.format(ranks=ranks), partial(rule, ranks))
-        for ranks in (2, 4)
-        for said, words, rule in (
-            (
-                "that of h mod (H/{ranks})",
-                "slopes of the first heads again in each of {ranks} shards of the heads",
-                of_ranks,
-            ),
-            (
-                "those of H/{ranks} heads",
-                "slopes of H/{ranks} heads in each of {ranks} shards, as if they were all",
-                of_ranks_alone,
-            ),
+        f"that of h mod (H/{ranks})": (
+            f"slopes of the first heads again in each of {ranks} shards of the heads",
+            partial(of_ranks, ranks),
         )
+        for ranks in (2, 4)
     },
 }

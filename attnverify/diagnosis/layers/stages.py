@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.conventions.slopes import SLOPES
+from attnverify.conventions.slopes import SLOPES, of_ranks_alone
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.mistakes.sentinels import NUMBERS
 from attnverify.diagnosis.mistakes.stages import OTHER_SOFTMAXES
@@ -153,6 +153,10 @@ def with_projection_of(one: str, other: str, operation: Operation, inputs: Input
 def other_biases() -> Iterator[tuple[str, Callable[[int, ndarray], ndarray]]]:
     """ALiBi's biases with other slopes, with another sign or none, of positions."""
     for words, rule in SLOPES.values():
+        yield words, partial(attention.get_alibi_biases, slopes=rule)
+    for ranks in (2, 4):
+        words = f"slopes of H/{ranks} heads in each of {ranks} shards, as if they were all"
+        rule = partial(of_ranks_alone, ranks)
         yield words, partial(attention.get_alibi_biases, slopes=rule)
     own = attention.get_alibi_biases
     yield "an ALiBi bias that grows with the distance", lambda H, visible: -own(H, visible)
