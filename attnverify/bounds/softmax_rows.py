@@ -113,6 +113,11 @@ class Rows:
             )
         )
 
+    @cached_property
+    def least(self) -> float:
+        """The smallest weight that is not 0."""
+        return float(np.where(self.p == 0, 1.0, self.p).min(initial=1.0))
+
 
 def rows(score: ndarray, visible: ndarray | None, lost: ndarray | None = None) -> Rows:
     """
@@ -190,7 +195,10 @@ def exponential_underflow(at: Rows, P: Precision) -> ndarray:
     subnormal numbers are flushed there is no such ulp.
     """
     beyond = 0.0 if P.softmax.ftz else max(2 * P.exp_ulps - 1, 0.0)
-    vanishing = at.p < 2 * P.softmax.tiny * np.exp(shared_shift(np.abs(at.m), P))
+    low = 2 * P.softmax.tiny * np.exp(shared_shift(np.abs(at.m), P))
+    if not beyond or at.least >= low.max(initial=0.0):
+        return np.zeros(())
+    vanishing = at.p < low
     eta = underflow_beside_normaliser(at, P)
     return np.where(vanishing, beyond * np.minimum(eta, at.p), 0.0)
 
@@ -252,6 +260,8 @@ def weight_increase(at: Rows, E: ndarray) -> ndarray:
     Compute w (e^E - 1), by whichever of its two forms neither cancels nor multiplies zero by
     infinity.
     """
+    if E.max(initial=0.0) < 1:
+        return at.w * np.expm1(E)
     return np.where(E < 1, at.w * np.expm1(np.minimum(E, 1.0)), np.exp(at.d + E) - at.w)
 
 

@@ -240,8 +240,11 @@ def _underflow_error(mix: WeightedMean, P: Precision) -> float | ndarray:
     eta, tiny = max(f.eta for f in formats), max(f.tiny for f in formats)
     if P.storage.ftz:
         eta, tiny = max(eta, P.storage.tiny), max(tiny, P.storage.tiny)
-    small = np.minimum(mix.rows.p, eta) * (mix.rows.p < 2 * tiny)
-    small = small + exponential_underflow(mix.rows, P)
+    small = exponential_underflow(mix.rows, P)
+    if mix.rows.least < 2 * tiny or np.isnan(mix.rows.least):
+        small = np.minimum(mix.rows.p, eta) * (mix.rows.p < 2 * tiny) + small
+    if small.ndim == 0:
+        return 0.0
     if mix.factor is not None:
         small = small * mix.factor
     return np.asarray(small @ mix.size) if small.any() else 0.0

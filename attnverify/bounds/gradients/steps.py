@@ -112,11 +112,13 @@ def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
 
     and a smaller p comes out as 0: it loses itself, which is no more than that either.
     """
-    log_norm = np.log(at.norm)
-    E_P = np.where(L < 1, at.p * np.expm1(np.minimum(L, 1.0)), np.exp(at.d - log_norm + L) - at.p)
+    E_P = at.p * np.expm1(np.minimum(L, 1.0))
+    if not L.max(initial=0.0) < 1:
+        E_P = np.where(L < 1, E_P, np.exp(at.d - np.log(at.norm) + L) - at.p)
     low = max(P.softmax.tiny, P.prob.tiny)
-    lost = np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
-    return zero_where_hidden(at, E_P + lost + exponential_underflow(at, P))
+    if not at.least >= 2 * low:
+        E_P = E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
+    return zero_where_hidden(at, E_P + exponential_underflow(at, P))
 
 
 def score_gradient_error(
