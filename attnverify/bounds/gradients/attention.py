@@ -1,6 +1,7 @@
 """Bounds for the gradients of the attentions without relative positions."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -15,11 +16,12 @@ from attnverify.bounds.gradients.steps import (
     attention_gradients,
     backward,
     mask_gradient,
+    score_and_other_gradients,
     score_gradient_error,
 )
 from attnverify.bounds.scores import Products, additive, products
 from attnverify.bounds.softmax_rows import Precisions, total, zero_where_hidden
-from attnverify.bounds.weighted_mean import WeightedMean, weighted_mean
+from attnverify.bounds.weighted_mean import LARGE, WeightedMean, weighted_mean
 from attnverify.precision import Precision
 
 
@@ -38,11 +40,38 @@ def scaled_dot_product_attention_grad(
     Bound the errors of dQ, dK, dV, and of the gradient of a float mask: `attention_gradients`, of
     one product each.
     """
+    (B, H, N, _), (M, E) = query.shape, value.shape[-2:]
+    shared = mask is not None and mask.dtype != bool and (1, *mask.shape)[-3:][0] == 1
+    if shared and H > 1 and B * N * M * E > LARGE:
+        arrays = d_output, query, key, value, mask, keep
+        return total(lambda P: head_by_head(arrays, p, P), precision)
     at = products(query, key)
     chain, error = masked_products(at, mask)
     back = backward(weighted_mean(chain, value, keep, p), d_output)
     own = at.scale, partial(dot_gradients, at)
     return total(lambda P: attention_gradients(back, error(P), *own, P, mask), precision)
+
+
+def head_by_head(arrays: tuple[Any, ...], p: float, P: Precision) -> Grads:
+    """
+    Bound the same one head after the other, so that what is held at a time stays near the
+    processor; the gradient of their one mask, a sum over them, from the score's of all of them.
+    """
+    found, mask = [], arrays[4]
+    for head in range(len(arrays[1][0])):
+        d_output, query, key, value, _, keep = (of_head(x, head) for x in arrays)
+        at = products(query, key)
+        chain, error = masked_products(at, mask)
+        back = backward(weighted_mean(chain, value, keep, p), d_output)
+        own = at.scale, partial(dot_gradients, at)
+        found.append((back.dS, *score_and_other_gradients(back, error(P), *own, P)))
+    dS, E_dS, *grads = (np.concatenate(parts, 1) for parts in zip(*found, strict=True))
+    return (*grads, *mask_gradient(dS, E_dS, mask, P))
+
+
+def of_head(x: Any, head: int) -> Any:
+    """Cut one head out of an array [... H N M]; the whole, where it has no such axis."""
+    return x if x is None or x.ndim < 3 or x.shape[-3] == 1 else x[..., head : head + 1, :, :]
 
 
 def alibi_attention_grad(

@@ -339,11 +339,23 @@ def attention_gradients(
     mask: `score_gradient_error`, then the score's own, from scale dS and its error; exactly zero
     for queries that see no key and keys that no query sees.
     """
+    E_dS, *grads = score_and_other_gradients(back, Es, scale, gradients, P)
+    return (*grads, *mask_gradient(back.dS, E_dS, mask, P))
+
+
+def score_and_other_gradients(
+    back: Backward,
+    Es: ndarray | None,
+    scale: float,
+    gradients: Callable[[ndarray, ndarray, Precision], Grads],
+    P: Precision,
+) -> Grads:
+    """Bound the errors of dS, and of all of `attention_gradients` but that of a mask."""
     E_dS, dV = score_gradient_error(back, Es, P)
     chain = back.mix.rows
     dQ, dK, *rest = gradients(*scaled_gradient(back.dS, E_dS, scale, chain, P), P)
     seen = at_seeing_queries(chain, dQ), at_seen_keys(chain, nan_to_inf(dK))
-    return (*seen, dV, *rest, *mask_gradient(back.dS, E_dS, mask, P))
+    return (E_dS, *seen, dV, *rest)
 
 
 def at_seen_keys(chain: Rows, E: ndarray) -> ndarray:

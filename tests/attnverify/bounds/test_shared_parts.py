@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from attnverify import bounds
-from attnverify.bounds.softmax_rows import total
+from attnverify.bounds.gradients import attention as gradients
+from attnverify.bounds.softmax_rows import Rows, rows, total, weight_increase
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.sampling import draw_recipes
@@ -58,3 +60,52 @@ def test_a_case_is_bounded_as_if_by_itself(monkeypatch: pytest.MonkeyPatch) -> N
     for small in (2**30, 0):
         monkeypatch.setattr(cases, "SMALL", small)
         assert bits(cases.Case(recipe, "float32").bounds(claim)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["fused", "eager"])
+def test_heads_bounded_one_by_one_are_bounded_as_all_together(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of a float mask sums over the heads that share it: they stay together there."""
+    name, seen = "scaled_dot_product_attention_grad", set[int]()
+    claim = resolve(kind, name, name, "float16")
+    for recipe in draw_recipes(name, "any", 300, 11):
+        inputs = case_of(recipe, "float16").inputs
+        mask, heads = inputs["mask"], inputs["query"].shape[1]
+        if recipe.is_large or heads == 1 or mask is None or mask.dtype == bool:
+            continue
+        if (1, *mask.shape)[-3:][0] > 1:  # heads with masks of their own are cases of their own
+            continue
+        wanted = bounds.error(name, inputs, claim)
+        with monkeypatch.context() as patch:
+            patch.setattr(gradients, "LARGE", -1)
+            found = bounds.error(name, inputs, claim)
+        for one, other in zip(found, wanted, strict=True):
+            assert_allclose(one, other, rtol=1e-11)
+        seen |= {axis for axis, size in enumerate((1, 1, *mask.shape)[-4:]) if size > 1}
+    assert seen == {0, 2, 3}
+
+
+@pytest.mark.parametrize("spread", [1.0, 10.0, 100.0, 1000.0])
+def test_where_nothing_underflows_the_bound_is_the_same(spread: float) -> None:
+    """What is left out where no weight is small adds 0, beside hidden keys too."""
+    draw = np.random.default_rng(int(spread))
+    name = "scaled_dot_product_attention_grad"
+    query, key, value, d_output = draw.standard_normal((4, 1, 2, 8, 5))
+    mask = draw.random((8, 8)) < 0.8
+    claim = resolve("fused", name, name, "float16")
+    inputs = {"d_output": d_output, "query": spread * query, "key": key, "value": value}
+    found = bits(bounds.error(name, inputs | {"mask": mask}, claim))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "least", 0.0)
+        assert bits(bounds.error(name, inputs | {"mask": mask}, claim)) == found
+
+
+@pytest.mark.parametrize("largest", [0.5, 1.0, 3.0, np.inf])
+def test_a_weight_grows_by_the_same_where_all_errors_are_small(largest: float) -> None:
+    """The short form beside the one that takes either, of a row with one that is large."""
+    score = np.random.default_rng(0).standard_normal((6, 9))
+    E = np.random.default_rng(1).random((6, 9))
+    at, more = rows(score, None), np.pad(E, ((0, 1), (0, 0)), constant_values=largest)
+    beside = rows(np.pad(score, ((0, 1), (0, 0))), None)
+    assert bits(weight_increase(at, E)) == bits(weight_increase(beside, more)[:-1])
