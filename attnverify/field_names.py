@@ -14,5 +14,6 @@ IN_THE_FIELD = {
     **dict.fromkeys(("varlen", "flash_attn_varlen"), "packed_attention"),
     "mha": "multi_head_attention",
     "mla": "latent_attention",
+    **dict.fromkeys(("nsa", "moba", "sparse", "native_sparse", "selective"), "selected_attention"),
 }
 """Names that the field has for operations."""

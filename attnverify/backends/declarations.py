@@ -52,6 +52,11 @@ class Declarations:
         """Write the line of a file that lacks a feature more than it says now."""
         return f"FEATURES = {dict(self.features) | {feature: False}}".replace("'", '"')
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What is taken and what is not, as FEATURES says it, causal calls alone among them."""
+        return {**self.features, **({CAUSAL_ALONE: True} if "CAUSAL" in self.terms else {})}
+
     def leaves_out(self, dtype: str) -> bool:
         """Whether it says that it is not judged in a dtype."""
         return bool(self.dtypes) and dtype not in (*self.dtypes, "bool")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
+from attnverify.backends.calls.terms import has_causal_option, may_be_causal
 from attnverify.backends.declarations import CAUSAL_ALONE
-from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
@@ -47,7 +48,9 @@ UNDRAWN = ("gradient", "weights", "lse")
 def limits_draws(features: Mapping[str, Any]) -> bool:
     """Tell whether a file's FEATURES say of what is drawn that it does not take it."""
     limits = [limit for name, limit in features.items() if name not in UNDRAWN]
-    return "width" in features or any(limit in (False, CAUSAL_ALONE) for limit in limits)
+    return bool({"width", CAUSAL_ALONE} & {*features}) or any(
+        limit in (False, CAUSAL_ALONE) for limit in limits
+    )
 
 
 def fitted_recipes(recipes: Sequence[Recipe], features: Mapping[str, Any]) -> tuple[Recipe, ...]:
@@ -72,9 +75,18 @@ def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> R
     if not left_out.isdisjoint(recipe.options):
         taken = {name: value for name, value in recipe.options.items() if name not in left_out}
         parts["options"] = taken
-    if recipe.mask:
+    if CAUSAL_ALONE in features and may_be_causal(op := CATALOGUE[recipe.operation]):
+        parts |= _made_causal(recipe, op)
+    elif recipe.mask:
         parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), left_out)
     return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))
+
+
+def _made_causal(recipe: Recipe, op: Operation) -> dict[str, Any]:
+    """Make a call causal: by the option, or by that mask in place of its own."""
+    if has_causal_option(op):
+        return {"options": recipe.options | {"causal": True}}
+    return {"mask": CAUSAL}
 
 
 def _left_out(recipe: Recipe, features: Mapping[str, Any]) -> set[str]:

@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.array_libraries import by_autograd
-from attnverify.backends.calls.terms import TERMS, line_of, translated
+from attnverify.backends.calls.terms import TERMS, line_of, may_be_causal, translated
 from attnverify.backends.declarations import STRICT
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.loader import load
@@ -60,7 +60,7 @@ def _answers_alone(implementation: Implementation) -> bool:
     """Tell whether the first plain call that is answered is answered without a second result."""
     declared, name = implementation.backend.declared, implementation.operation.name
     dtype = next(iter(declared.dtypes), "float32")
-    for recipe in fitted_recipes(fixed_cases(name)[:ASKED], declared.features):
+    for recipe in fitted_recipes(fixed_cases(name)[:ASKED], declared.limits):
         with suppress(Disagreement, Unsupported):
             case = case_of(recipe, dtype)
             announce.get()(implementation, dtype, case, None)
@@ -325,24 +325,50 @@ PLAIN = {"B": 2, "H": 3, "N": 5, "M": 5, "D": 8, "E": 8}
 """What every kernel takes, with as many heads as nothing else."""
 
 
-def find_other_layout(implementation: Implementation, dtype: str) -> dict[str, Any]:
+def find_plain_terms(implementation: Implementation, dtype: str) -> dict[str, Any]:
     """
-    Find the order of axes in which plain calls are right that are wrong in the declared one; {} for
-    a function of ours, and where neither is right, or both are.
+    Find the order of axes, or that every call is causal, or both, by which plain calls are right of
+    which none is as the file has it; {} for a function of ours, and where there is no such thing.
     """
     operation, declared = implementation.operation, implementation.backend.declared
     if declared is STRICT or not (operation.is_attention or operation.shares_keys):
         return {}
-    if "H" not in operation.sizes:
+    if "H" not in operation.sizes or any(
+        is_right(implementation, case) for case in _plain_calls(operation, dtype, {})
+    ):
         return {}
-    other = saying(implementation, {"LAYOUT": "BNHD"})
+    layout = {"LAYOUT": "BHND" if declared.terms.get("LAYOUT") == "BNHD" else "BNHD"}
+    asked: list[dict[str, Any]] = [layout]
+    if "CAUSAL" not in declared.terms and _takes_no_causality(implementation, dtype):
+        asked += [{"CAUSAL": True}, layout | {"CAUSAL": True}]
+    for said in asked:
+        change = said | ({"LAYOUT": "BNHD"} if "LAYOUT" in said else {})  # there and back alike
+        other = saying(implementation, change)
+        if all(is_right(other, case) for case in _plain_calls(operation, dtype, said)):
+            return said
+    return {}
+
+
+def _plain_calls(operation: Operation, dtype: str, said: dict[str, Any]) -> list[Case]:
+    """Make calls that every kernel takes: causal ones where that is said."""
     sizes = PLAIN | {"G": PLAIN["H"]} if operation.shares_keys else PLAIN
-    calls = [case_of(fixed_recipe(operation, sizes, seed=seed), dtype) for seed in (7, 8)]
-    if not all(is_right(other, case) for case in calls):
-        return {}
-    if any(is_right(implementation, case) for case in calls):
-        return {}
-    return {"LAYOUT": "BHND" if declared.terms.get("LAYOUT") == "BNHD" else "BNHD"}
+    recipes = [fixed_recipe(operation, sizes, seed=seed) for seed in (7, 8)]
+    features = {"causal": True} if "CAUSAL" in said else {}
+    return [case_of(recipe, dtype) for recipe in fitted_recipes(recipes, features)]
+
+
+def _takes_no_causality(implementation: Implementation, dtype: str) -> bool:
+    """Tell whether a call may be causal and the function has no argument that would say so."""
+    if not may_be_causal(implementation.operation):
+        return False
+    case = _plain_calls(implementation.operation, dtype, {"CAUSAL": True})[-1]
+    try:
+        judge(implementation, case)
+    except Unsupported:
+        return True
+    except Disagreement:
+        pass
+    return False
 
 
 def saying(implementation: Implementation, said: dict[str, Any]) -> Implementation:

@@ -53,7 +53,7 @@ from attnverify.verdicts.found_out import (
     WIDTHS,
     describe_terms,
     find_narrower,
-    find_other_layout,
+    find_plain_terms,
     find_terms,
     find_untaken_dtype,
     has_heads_of_any_width,
@@ -245,7 +245,7 @@ class Search:
 
     def find_unsaid(self, cell: Cell) -> dict[str, Any]:
         """Find the terms that its file does not say and that explain every failure."""
-        return find_other_layout(cell.implementation, self.dtype) or find_terms(
+        return find_plain_terms(cell.implementation, self.dtype) or find_terms(
             self.implementation, self.failing, self.passing
         )
 
@@ -310,7 +310,7 @@ class Search:
             (features(case.recipe) for case in answered), map(features, self.refused)
         )
         options = dict.fromkeys(self.lacking() & {*self.implementation.operation.domains}, False)
-        return found | options | dict(self.implementation.backend.declared.features)
+        return found | options | self.implementation.backend.declared.limits
 
     def lacking(self) -> set[str]:
         """Name the arguments that calls were refused for, since the file has none of that name."""
@@ -386,7 +386,7 @@ class Search:
         Tell whether further draws are worth it in place of those that were weak or not supported.
         """
         tally = self.tally
-        limited = limits_draws(self.implementation.backend.declared.features)
+        limited = limits_draws(self.implementation.backend.declared.limits)
         some_judged = limited or tally.cases + tally.known > 0
         return not self.failing and some_judged and tally.strong + tally.known < cases
 

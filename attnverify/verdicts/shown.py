@@ -16,7 +16,7 @@ from attnverify.backends.loader import KERNELS
 from attnverify.backends.source import parse_source
 from attnverify.checks.registry import recipes_called_twice
 from attnverify.failures.record import find_record, recorded_recipes
-from attnverify.inputs.fixed_cases import fixed_cases, pair_count
+from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe, pair_count
 from attnverify.inputs.real.calls import everyday_calls, far_calls
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
@@ -143,7 +143,7 @@ def real_recipes(
     few = profile != "thorough" and parse_source(implementation.backend.source).is_column
     emulated = implementation.is_emulated
     calls = everyday_calls(operation.name, profile, options.seed, emulated, few)
-    features = implementation.backend.declared.features
+    features = implementation.backend.declared.limits
     calls = fitted_real(calls, features) if limits_draws(features) else calls
     if own and options.profile != "thorough" and dtype in DEALT:
         calls = () if implementation.quick else calls[DEALT.index(dtype) :: len(DEALT)]
@@ -246,14 +246,14 @@ CAUSAL_SIZES = ((4, 4), (1, 6), (3, 8), (17, 40), (33, 65))
 
 
 def causal_recipes(implementation: Implementation) -> Iterator[Recipe]:
-    """Yield recipes with the causal mask, which few draws have, for a flag that stands for it."""
+    """Yield causal recipes, which few draws are, for a flag that stands for it and for a file that
+    says it is nothing else."""
     if not getattr(implementation.function, "causal", ""):
         return
-    mask = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
     for N, M in CAUSAL_SIZES:
-        sizes = {"B": 2, "H": 2, "N": N, "M": M, "D": 8, "E": 8}
-        values = {"family": "normal", "seed": N}
-        yield Recipe(implementation.operation.name, sizes, values, mask)
+        sizes = {"B": 2, "H": 2, "G": 2, "N": N, "M": M, "D": 8, "E": 8}
+        plain = fixed_recipe(implementation.operation, sizes, seed=N)
+        yield from fitted_recipes((plain,), {"causal": True})
 
 
 def recipes_of_known_failures(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:

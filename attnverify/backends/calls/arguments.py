@@ -45,6 +45,11 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "key_pages": ("k_cache", "key_cache", "k_pages", "k_buffer", "paged_k_cache"),
     "value_pages": ("v_cache", "value_cache", "v_pages", "v_buffer", "paged_v_cache"),
     "page_table": ("block_table", "block_tables", "page_indices"),
+    "selection": (
+        *("block_indices", "topk_indices", "indices", "selected_blocks", "block_index"),
+        *("topk_idx", "selected_indices", "top_k_indices"),
+    ),
+    "block": ("block_size",),
     "key_starts": ("cu_seqlens_k", "kv_indptr", "cu_seq_k"),
     "query_lengths": ("seqused_q", "query_seq_lengths"),
     "stored": ("x", "x_q", "q", "cache", "quantized"),
@@ -56,9 +61,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "frequencies": ("inv_freq", "freqs"),
 }
 """
-What SDPA, flash-attn, FlashInfer, xformers, vLLM, cuDNN, JAX, ONNX and transformers call the
-specification's arguments. What is off by another default, as a cap of 0, keeps it where nothing is
-asked, and a window whose default is -1 is given -1 for no limit.
+What SDPA, flash-attn, FlashInfer, xformers, vLLM, cuDNN, JAX, ONNX, transformers, FlashMLA and
+flash-linear-attention call the specification's arguments. What is off by another default, as a cap
+of 0, keeps it where nothing is asked, and a window whose default is -1 is given -1 for no limit.
 """
 
 

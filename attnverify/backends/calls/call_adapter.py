@@ -13,6 +13,7 @@ from attnverify.backends.calls.terms import (
     concerning,
     exchange_axes,
     has_heads,
+    is_causal_call,
     translate_given,
     translate_returned,
 )
@@ -39,7 +40,7 @@ def adapt_signature(
         """What the function is given, by its own names, heads in front of positions."""
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
-        if binding.causal and _is_causal_mask(inputs):
+        if binding.causal and inputs.get("mask") is not None and is_causal_call(operation, inputs):
             inputs["mask"], given[binding.causal] = None, True
         if binding.scale:
             given[binding.scale] = inputs["query"].shape[-1] ** -0.5
@@ -65,7 +66,8 @@ def adapt_signature(
 
     said = concerning(declared.terms, operation)
     exchanged = _exchanged(binding, operation, said)
-    axes = {binding.given.get(own, own): its for own, its in operation.axes.items() if exchanged}
+    arrays = operation.axes | operation.integer_axes
+    axes = {binding.given.get(own, own): its for own, its in arrays.items() if exchanged}
     others = {name: value for name, value in said.items() if name != "LAYOUT"}
     alone = declared.features.get(operation.second_result) is False
 
@@ -83,7 +85,7 @@ def adapt_signature(
     adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
-    adapted.causal = binding.causal  # type: ignore[attr-defined]
+    adapted.causal = binding.causal or "CAUSAL" * ("CAUSAL" in said)  # type: ignore[attr-defined]
     adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
 
@@ -93,18 +95,6 @@ def _usual_scale(
 ) -> dict[str, Any]:
     """1/sqrt(D) for a parameter whose default says nothing of it."""
     return {} if parameters[name].default is None else {name: inputs["query"].shape[-1] ** -0.5}
-
-
-def _is_causal_mask(inputs: Mapping[str, Any]) -> bool:
-    """Tell whether the mask of a call shows each query its own position and those before it."""
-    mask = inputs.get("mask")
-    if mask is None or "bool" not in str(mask.dtype):
-        return False
-    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
-    rows = [[j <= M - N + i for j in range(M)] for i in range(N)]
-    if tuple(mask.shape[-2:]) != (N, M):
-        return False
-    return all(one == rows for one in mask.reshape(-1, N, M).tolist())
 
 
 def says_more(declared: Declarations, operation: Operation) -> bool:
@@ -171,7 +161,8 @@ def _exchanged(binding: Binding, operation: Operation, said: Mapping[str, Any]) 
     """
     if "LAYOUT" not in said:
         return []
-    headed = [own for own, axes in operation.axes.items() if has_heads(axes, width=True)]
+    given = operation.axes | operation.integer_axes
+    headed = [own for own, axes in given.items() if has_heads(axes, width=True)]
     names = [binding.given.get(own, own) for own in headed]
     arrays = {name: axes for name, axes in operation.axes.items() if not name.startswith("d_")}
     results = arrays.values() if operation.is_gradient else result_axes_of(operation, {})

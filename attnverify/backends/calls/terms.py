@@ -51,7 +51,7 @@ def has_lse(operation: Operation) -> bool:
 
 def has_heads(axes: str, width: bool) -> bool:
     """Tell whether axes end in batch, heads and positions, and a ``width`` behind these."""
-    return bool(re.search(r"\bB [HG] [NM]" + " [DE]" * width + "$", axes))
+    return bool(re.search(r"\bB [HG] [NM]" + " [DEJ]" * width + "$", axes))
 
 
 def lse_given(said: Any, operation: Operation, inputs: Given) -> Given:
@@ -91,7 +91,7 @@ def exchange_axes(x: Any, axes: str, width: bool) -> Any:
 
 
 def exchange_given(said: Any, operation: Operation, inputs: Given) -> Given:
-    axes = operation.axes
+    axes = operation.axes | operation.integer_axes
     return {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in inputs.items()}
 
 
@@ -161,6 +161,42 @@ def window_given(said: Any, operation: Operation, inputs: Given) -> Given:
     return inputs | {"window": (window[0] + 1, *window[1:])}
 
 
+def has_causal_option(operation: Operation) -> bool:
+    """Tell whether the calls of an attention say by an option that they are causal."""
+    return "query" in operation.arguments and "causal" in operation.domains
+
+
+def is_causal_call(operation: Operation, inputs: Given) -> bool:
+    """
+    Tell whether each row of a call sees its own position and those before it, aligned at the end:
+    by the option, by a boolean mask [... N M], or since its one row is the last.
+    """
+    mask = None if has_causal_option(operation) else inputs.get(operation.mask or "")
+    if has_causal_option(operation) or mask is None:
+        return bool(inputs.get("causal")) or inputs["query"].shape[-2] == 1
+    if "bool" not in str(mask.dtype):
+        return False
+    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
+    rows = [[j <= M - N + i for j in range(M)] for i in range(N)]
+    if tuple(mask.shape[-2:]) != (N, M):
+        return False
+    return all(one == rows for one in mask.reshape(-1, N, M).tolist())
+
+
+def without_causality(said: Any, operation: Operation, inputs: Given) -> Given:
+    """Leave the causality out of a call that has it, for what is causal without being told."""
+    if not is_causal_call(operation, inputs):
+        raise NotImplementedError("CAUSAL: takes no call that is not causal")
+    name = "causal" if has_causal_option(operation) else operation.mask or ""
+    return {own: value for own, value in inputs.items() if own != name}
+
+
+def may_be_causal(operation: Operation) -> bool:
+    """Tell whether a call of an attention may be causal, and need not be."""
+    masked = operation.is_attention and operation.mask in ("mask", "visible")
+    return (masked or has_causal_option(operation)) and not operation.traits.causal
+
+
 def is_empty_lse(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and (isfinite(value) or value == inf)
@@ -194,6 +230,10 @@ TERMS: dict[str, Term] = {
         "'with itself'", lambda x: x == "with itself", ("with itself",),
         "a window that counts the row's own key", lambda op: "window" in op.arguments,
         window_given,
+    ),
+    "CAUSAL": Term(
+        "True", lambda x: x is True, (), "a causal mask that no call asked for", may_be_causal,
+        without_causality,
     ),
 }  # fmt: skip
 """By the name that a file gives them. Results are translated in this order, arguments likewise."""
