@@ -4,6 +4,7 @@ What is told of a report's wrong file from some draws of one operation: a part o
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from attnverify.diagnosis.call_budget import outcome_kind
 from attnverify.diagnosis.diagnose import NUMERIC, diagnose
 from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe
 from attnverify.inputs.real.required_kinds import required_cases
+from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -32,10 +34,12 @@ DRAWS = 60
 SDPA = "scaled_dot_product_attention"
 
 
-def sort_draws(implementation: Implementation) -> tuple[list[Case], list[Case]]:
+def sort_draws(
+    implementation: Implementation, besides: Iterable[Recipe] = ()
+) -> tuple[list[Case], list[Case]]:
     """The draws in which it fails with wrong numbers or shapes, and those in which it passes."""
     failing, passing = list[Case](), list[Case]()
-    for recipe in draw_recipes(implementation.operation.name, "any", DRAWS, 0):
+    for recipe in (*draw_recipes(implementation.operation.name, "any", DRAWS, 0), *besides):
         case = case_of(recipe, "float32")
         if max(recipe.sizes.values()) > 200:
             continue

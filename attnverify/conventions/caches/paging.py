@@ -78,6 +78,16 @@ def as_they_lie_for_prompts(x: Options) -> ndarray:
     return np.where(several[:, None], as_they_lie(x), there(x))
 
 
+def behind_each(size: int) -> Any:
+    """Of each ``size`` pages the first from the table, the others behind it in the pool."""
+
+    def table(x: Options) -> ndarray:
+        y = np.arange(x["page_table"].shape[1])
+        return there(x, there(x)[:, y // size * size] + y % size)
+
+    return table
+
+
 def heads_outside(name: str) -> Any:
     """Pages whose heads lie before their slots: [Z G W D]."""
 
@@ -103,6 +113,12 @@ PAGING: tuple[Row, ...] = (
     ("page table", "ignored by prompts",
      "the page table ignored for sequences of several queries, whose pages are read in the order "
      "in which they lie", changed(page_table=as_they_lie_for_prompts)),
+    ("page table", "every second page",
+     "every second page taken from the pool behind the one before it, not from the page table",
+     changed(page_table=behind_each(2))),
+    ("page table", "the first page",
+     "the pages of a sequence taken from the pool behind its first, not from the page table",
+     changed(page_table=behind_each(2**20))),
     ("lengths", "without the rows", "lengths that leave out the rows of the call",
      changed(lengths=without_own_rows, page_table=there)),
     ("lengths", "of whole pages", "lengths rounded up to whole pages",

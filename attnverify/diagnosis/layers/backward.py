@@ -71,6 +71,21 @@ NORMS: dict[str, Derivative] = {
     "a norm whose mean is a constant for the gradient": (
         lambda x, n, d, eps: (d - n * (n * d).mean(axis=-1, keepdims=True)) / deviation(x, eps)
     ),
+    "a norm's gradient that subtracts the mean of d_y gamma twice": (
+        lambda x, n, d, eps: with_means(2, 1, n, d / deviation(x, eps))
+    ),
+    "a norm's gradient that subtracts the mean of d_y gamma x_hat twice": (
+        lambda x, n, d, eps: with_means(1, 2, n, d / deviation(x, eps))
+    ),
+    "a norm's gradient that adds the mean of d_y gamma x_hat": (
+        lambda x, n, d, eps: with_means(1, -1, n, d / deviation(x, eps))
+    ),
+    "a norm's gradient that is not divided by the deviation": (
+        lambda x, n, d, eps: with_means(1, 1, n, d)
+    ),
+    "a norm's gradient that is divided by the variance": (
+        lambda x, n, d, eps: with_means(1, 1, n, d / deviation(x, eps) ** 2)
+    ),
     "a norm's gradient whose means run over all rows together": (
         lambda x, n, d, eps: over_all_rows(n, d / deviation(x, eps), 0)
     ),
@@ -116,9 +131,13 @@ def with_means_of(
     """The adjoint of a norm's gradient whose means sum some columns alone."""
     own = 1.0 * kept(np.arange(d.shape[-1]))
     of_sum, of_product = (own if part else 1.0 for part in which)
-    e = d / deviation(x, eps)
+    return with_means(of_sum, of_product, n, d / deviation(x, eps))
+
+
+def with_means(of_sum: Any, of_product: Any, n: ndarray, e: ndarray) -> ndarray:
+    """A norm's gradient (or its adjoint) with so much of each of its two means."""
     means = e.mean(axis=-1, keepdims=True), (e * n).mean(axis=-1, keepdims=True)
-    return e - of_sum * means[0] - of_product * n * means[1]
+    return np.asarray(e - of_sum * means[0] - of_product * n * means[1])
 
 
 ACTIVATIONS: dict[str, Derivative] = {

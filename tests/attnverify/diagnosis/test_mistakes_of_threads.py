@@ -58,6 +58,7 @@ def of_file(name: str, operation: str) -> Implementation:
         ("keys_in_place_of_values", "multi_head_attention"),
         ("scale_taken_the_wrong_way_round", "self_attention"),
         ("second_norm_is_the_first", "transformer_xl_layer"),
+        ("mean_subtracted_twice", "transformer_xl_layer_grad"),
         ("slopes_of_each_shard_from_the_first", "alibi_multi_head_attention"),
     ],
 )
@@ -204,3 +205,23 @@ def test_parts_weighted_by_powers_of_2_are_told(tmp_path: Path) -> None:
     failing, passing = sort_draws(own)
     told = str(diagnose(own, failing[:7], passing=passing))
     assert "parts weighted by powers of 2 of natural logarithms" in told, told
+
+
+NORMS = {
+    "subtracts the mean of d_y gamma x_hat twice": ("= x_hat * s2", "= 2 * x_hat * s2"),
+    "adds the mean of d_y gamma x_hat": ("= x_hat * s2", "= -x_hat * s2"),
+    "is not divided by the deviation": ("(dx - register) * rstd", "dx - register"),
+    "is divided by the variance": ("(dx - register) * rstd", "(dx - register) * rstd**2"),
+}
+"""What is told of a norm's gradient, and the line that it is of."""
+
+
+@pytest.mark.parametrize("words", NORMS)
+def test_a_slip_in_a_norms_gradient_is_told(words: str, tmp_path: Path) -> None:
+    text = (folder_of("mean_subtracted_twice") / "right.py").read_text()
+    assert NORMS[words][0] in text
+    (tmp_path / "layer.py").write_text(text.replace(*NORMS[words]))
+    found = load(str(tmp_path / "layer.py")).implementations
+    own = next(one for one in found if one.operation.name == "transformer_xl_layer_grad")
+    failing, passing = sort_draws(own)
+    assert words in str(diagnose(own, failing[:7], passing=passing))

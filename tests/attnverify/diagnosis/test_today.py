@@ -13,8 +13,10 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import diagnose
-from attnverify.diagnosis.mistakes.today import OF_TODAY, in_one_step
+from attnverify.diagnosis.mistakes.steps_of_today import in_one_step
+from attnverify.diagnosis.mistakes.today import OF_TODAY
 from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.reference.gradients import mask_grad
 from tests.attnverify.diagnosis.test_two_mistakes import implementation_of
 from tests.reports.test_causes import sort_draws
@@ -31,6 +33,7 @@ def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
     s = q @ key.mT * scale
     if cap is not None:
         s = cap * np.tanh(s / scale / cap) * scale if kind == "cap" else cap * np.tanh(s / cap)
+        s = np.arctanh(s / cap) * s if kind == "score for cap" else s
     t = s
     if mask is not None and mask.dtype != bool:
         t = s - mask if kind == "mask" else s + mask
@@ -98,6 +101,7 @@ def backward(kind: str) -> Callable[..., Any]:
 FORWARDS = {
     "mask": "float mask subtracted",
     "cap": "soft cap before the scale",
+    "score for cap": "soft cap that multiplies by the score in place of the cap",
     "scale": "given scale that divides",
     "sink": "sink with the other sign",
     "lse": "lse without the maximum",
@@ -123,6 +127,58 @@ def test_the_step_is_told(operation: str, function: Callable[..., Any], words: s
     failing, passing = sort_draws(own)
     told = str(diagnose(own, failing[:7], passing=passing))
     assert re.search(words, told), told
+
+
+def changed(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The law with another option, where a call has it."""
+
+    def attention(**x: Any) -> Any:
+        other = {name: change(x[name])} if x.get(name) is not None else {}
+        return CATALOGUE["packed_attention"].reference(**x | other)
+
+    return attention
+
+
+OPTIONS = {
+    "a right window of one key less": (
+        "window", lambda w: (w[0], None if w[1] is None else max(w[1] - 1, 0))
+    ),
+    "a left window of one key more": (
+        "window", lambda w: (None if w[0] is None else w[0] + 1, w[1])
+    ),
+    "the right side of windows ignored": ("window", lambda w: (w[0], None)),
+    "the left side of windows ignored": ("window", lambda w: (None, w[1])),
+    "one pinned key less": ("pinned", lambda pinned: max(pinned - 1, 0)),
+    "chunks of one key more": ("chunk", lambda chunk: chunk + 1),
+    "rows one position too far on": ("offset", lambda offset: offset + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", OPTIONS)
+def test_an_option_that_reaches_to_another_key_is_told(words: str) -> None:
+    own = implementation_of("packed_attention", changed(*OPTIONS[words]))
+    failing, passing = sort_draws(own, required_cases("packed_attention"))
+    told = str(diagnose(own, failing[:7], passing=passing))
+    assert re.search(words, told), told
+
+
+def paged(size: int) -> Callable[..., Any]:
+    """Of each ``size`` pages the first from the table, the others behind it in the pool."""
+
+    def attention(**x: Any) -> Any:
+        pool, table = len(x["key_pages"]), np.array(x["page_table"])
+        for y in range(table.shape[1]):
+            table[:, y] = np.clip(x["page_table"][:, y - y % size] + y % size, 0, pool - 1)
+        return CATALOGUE["paged_attention"].reference(**x | {"page_table": table})
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(2, "every second page taken from the pool"), (99, "behind its first")]
+)
+def test_pages_that_are_taken_for_neighbours_are_told(size: int, words: str) -> None:
+    test_the_step_is_told("paged_attention", paged(size), words)
 
 
 WITH_GRADIENTS = [f"{name}{end}" for name in OF_TODAY for end in ("", "_grad")]

@@ -1,0 +1,114 @@
+"""What a row of an attention of today sees instead: its options, each read otherwise."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from attnverify.catalogue.packing import Visible
+from attnverify.conventions.visibility import real_offset
+from attnverify.spec.masks import visible_keys
+
+
+def places(B: int, N: int, M: int, options: Any) -> tuple[ndarray, ndarray, ndarray]:
+    """The number of each row, its position [B N 1], and the keys."""
+    i = np.arange(N)[None, :, None]
+    offset = real_offset({"B": B, "N": N, "M": M, **options})
+    return i, i + np.asarray(offset)[:, None, None], np.arange(M)
+
+
+def strictly_causal(B: int, N: int, M: int, **options: Any) -> ndarray:
+    _, at, j = places(B, N, M, options)
+    seen = visible_keys(B, N, M, **options)
+    return seen & (j < at) if options.get("causal") else seen
+
+
+def causal_in(within: Callable[[ndarray], ndarray], B: int, N: int, M: int, **o: Any) -> ndarray:
+    """Causality that holds for some keys alone."""
+    offset = real_offset({"B": B, "N": N, "M": M, **o})
+    seen, every = (
+        visible_keys(B, N, M, **o | new) for new in ({}, {"causal": False, "offset": offset})
+    )
+    return np.where(within(np.arange(M)), seen, every)
+
+
+def window_of_rows(B: int, N: int, M: int, **options: Any) -> ndarray:
+    """A window around the number of each row, and not its position."""
+    i, _, j = places(B, N, M, options)
+    left, right = options.get("window") or (None, None)
+    seen = visible_keys(B, N, M, **options | {"window": None})
+    seen = seen if left is None else seen & ((j >= i - left) | (j < options.get("pinned", 0)))
+    return seen if right is None else seen & (j <= i + right)
+
+
+def chunk_of_rows(B: int, N: int, M: int, **options: Any) -> ndarray:
+    i, _, j = places(B, N, M, options)
+    chunk = options.get("chunk")
+    seen = visible_keys(B, N, M, **options | {"chunk": None})
+    return seen if chunk is None else seen & (j // chunk == i // chunk)
+
+
+def half_windows(B: int, N: int, M: int, **options: Any) -> ndarray:
+    """A window of half as many keys on its left."""
+    left, right = options.get("window") or (None, None)
+    halved = options.get("window") and (None if left is None else left // 2, right)
+    return visible_keys(B, N, M, **options | {"window": halved})
+
+
+def with_option(name: str, change: Callable[..., Any], B: int, N: int, M: int, **o: Any) -> ndarray:
+    """One option changed, where it is given: ``change`` takes it and the number of keys."""
+    return visible_keys(B, N, M, **o | ({name: change(o[name], M)} if o.get(name) else {}))
+
+
+def one_side(side: int, change: Callable[[int], int | None]) -> Callable[..., Any]:
+    """A window of which one side is another, where it has one."""
+
+    def changed(window: Any, M: int) -> Any:
+        given = list(window)
+        given[side] = None if given[side] is None else change(given[side])
+        return tuple(given)
+
+    return changed
+
+
+def shifted(step: int, B: int, N: int, M: int, **options: Any) -> ndarray:
+    """Rows at another position."""
+    offset = real_offset({"B": B, "N": N, "M": M, **options})
+    return visible_keys(B, N, M, **options | {"offset": np.asarray(offset) + step})
+
+
+EDGES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("a left window of one key more", "window", one_side(0, lambda left: left + 1)),
+    ("a right window of one key less", "window", one_side(1, lambda right: max(right - 1, 0))),
+    ("a right window of one key more", "window", one_side(1, lambda right: right + 1)),
+    ("the left side of windows ignored", "window", one_side(0, lambda left: None)),
+    ("the right side of windows ignored", "window", one_side(1, lambda right: None)),
+    ("one pinned key less", "pinned", lambda pinned, M: pinned - 1),
+    ("one pinned key more", "pinned", lambda pinned, M: pinned + 1),
+    ("chunks of one key less", "chunk", lambda chunk, M: max(chunk - 1, 1)),
+    ("chunks of one key more", "chunk", lambda chunk, M: chunk + 1),
+)
+"""Options that reach to another key."""
+
+
+TILES = (16, 32, 64, 128)
+VISIBLE: tuple[tuple[str, Visible], ...] = (
+    ("a causal mask that hides the row's own key too", strictly_causal),
+    ("a window counted from a row's number in its call, not from its position", window_of_rows),
+    ("chunks counted from a row's number in its call, not from its position", chunk_of_rows),
+    ("a left window of half as many keys", half_windows),
+    *((words, partial(with_option, name, change)) for words, name, change in EDGES),
+    ("rows one position too far on", partial(shifted, 1)),
+    ("rows one position too far back", partial(shifted, -1)),
+    *(
+        (words.format(size=size), partial(causal_in, partial(within, size)))
+        for size in TILES
+        for words, within in (
+            ("causality in the first tile of {size} keys alone", lambda size, j: j < size),
+            ("no causality in the first tile of {size} keys", lambda size, j: j >= size),
+        )
+    ),
+)
+"""What is seen instead, of the options of a call."""
