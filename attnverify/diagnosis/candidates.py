@@ -23,7 +23,7 @@ from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.gradients import delta_mistakes, gradient_mistakes
 from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
-from attnverify.diagnosis.mistakes.today import todays_mistakes
+from attnverify.diagnosis.mistakes.today.rows import todays_mistakes
 from attnverify.diagnosis.tiles.scores import tile_mistakes
 from attnverify.diagnosis.tiles.walks import walking_mistakes
 from attnverify.faults import registry

@@ -13,8 +13,8 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.diagnose import diagnose
-from attnverify.diagnosis.mistakes.steps_of_today import in_one_step
-from attnverify.diagnosis.mistakes.today import OF_TODAY
+from attnverify.diagnosis.mistakes.today.rows import OF_TODAY
+from attnverify.diagnosis.mistakes.today.steps import in_one_step
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.reference.gradients import mask_grad

@@ -11,8 +11,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.mistakes.seen_today import TILES, VISIBLE
-from attnverify.diagnosis.mistakes.steps_of_today import (
+from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE
+from attnverify.diagnosis.mistakes.today.steps import (
     LAW,
     LN2,
     Call,

@@ -2,7 +2,7 @@
 The formula of today's attentions, forwards and backwards, as steps of which each may be another: a
 cap, a float mask, a sink, a normaliser, an lse, a delta, what heads that share keys add up.
 Sequences that lie end to end, a pool and a latent are read as heads in front of positions, so that
-a row of :mod:`attnverify.diagnosis.mistakes.today` holds for all of them.
+a row of :mod:`attnverify.diagnosis.mistakes.today.rows` holds for all of them.
 """
 
 from collections.abc import Callable
