@@ -8,10 +8,13 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
+from attnverify.backends.calls.terms import concerning, may_be_causal, translate_given
+from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants
+from attnverify.bench.measure.inputs import draw_inputs
 from attnverify.bench.measure.race import Entry, Race, enter, on_step, record, run
 from attnverify.bench.measure.shares import Question, ask
 from attnverify.bench.measure.validation import Judgement
@@ -25,6 +28,7 @@ from attnverify.isolation.second_look import made_use_of
 from attnverify.judge import state_guard
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
+from attnverify.verdicts.fitting import made_causal
 from attnverify.verdicts.tally import Options
 
 QUICK = Options(profile="quick")
@@ -79,13 +83,36 @@ def choose_case(
     if first is None:
         return None
     check_letters(sizes, first.sizes, operation.name)
-    return replace(
+    is_causal = "CAUSAL" in implementation.backend.declared.terms and may_be_causal(operation)
+    told += ", causal" * is_causal
+    chosen = replace(
         first,
-        name=f"own sizes, {told}" if told else first.name,
+        name=f"own sizes, {told}" if sizes else first.name + told,
         sizes=with_sizes(first.sizes, sizes),
         seconds=seconds,
         without=(*COMPILED, "torch_impl:eager"),
+        **(made_causal(first.options, operation) if is_causal else {}),
     )
+    return without_untaken(implementation, chosen)
+
+
+def without_untaken(implementation: Implementation, case: Case) -> Case:
+    """Leave out the options of a case that a function has no argument for, and name them."""
+    operation, declared = implementation.operation, implementation.backend.declared
+    said = concerning(declared.terms, operation)
+    given = translate_given(said, operation, dict(draw_inputs(case, 1, device())))
+    own_arguments = getattr(implementation.function, "own_arguments", dict)
+    while True:
+        try:
+            own_arguments(**given)
+            return case
+        except NotImplementedError as error:
+            option = str(error).removeprefix(TAKES_NO)
+        if option not in case.options:
+            return case
+        options = {name: value for name, value in case.options.items() if name != option}
+        case = replace(case, name=f"{case.name}, without {option}", options=options)
+        given = {name: value for name, value in given.items() if name != option}
 
 
 def check_letters(asked: dict[str, int], known: dict[str, int], name: str) -> None:

@@ -218,7 +218,7 @@ TRAITS: dict[str, Traits] = {
         square=True,
         parameters=layers.SELF_ATTENTION,
         mask_axes=_WITHOUT_HEADS,
-        skipped=_LAYER | _ONE_WAY,
+        skipped=_LAYER,
     ),
     "multi_head_attention": Traits(
         _LAYER_FAMILIES,

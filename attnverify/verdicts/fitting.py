@@ -15,7 +15,10 @@ from attnverify.inputs.fixed_cases import pair_count
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized
 
-__all__ = ["CAUSAL", "fitted_real", "fitted_recipes", "limits_draws", "untaken_features"]
+__all__ = [
+    *("CAUSAL", "fitted_real", "fitted_recipes", "limits_draws", "made_causal"),
+    "untaken_features",
+]
 
 CAUSAL = {"pattern": "causal", "axes": "N M", "form": "bool", "seed": 0}
 """The mask of a kernel that knows no other."""
@@ -48,8 +51,10 @@ UNDRAWN = ("gradient", "weights", "lse")
 def limits_draws(features: Mapping[str, Any]) -> bool:
     """Tell whether a file's FEATURES say of what is drawn that it does not take it."""
     limits = [limit for name, limit in features.items() if name not in UNDRAWN]
-    return bool({"width", CAUSAL_ALONE} & {*features}) or any(
-        limit in (False, CAUSAL_ALONE) for limit in limits
+    return (
+        "width" in features
+        or bool(features.get(CAUSAL_ALONE))
+        or any(limit in (False, CAUSAL_ALONE) for limit in limits)
     )
 
 
@@ -75,17 +80,17 @@ def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> R
     if not left_out.isdisjoint(recipe.options):
         taken = {name: value for name, value in recipe.options.items() if name not in left_out}
         parts["options"] = taken
-    if CAUSAL_ALONE in features and may_be_causal(op := CATALOGUE[recipe.operation]):
-        parts |= _made_causal(recipe, op)
+    if features.get(CAUSAL_ALONE) and may_be_causal(op := CATALOGUE[recipe.operation]):
+        parts |= made_causal(recipe.options, op)
     elif recipe.mask:
         parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), left_out)
     return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))
 
 
-def _made_causal(recipe: Recipe, op: Operation) -> dict[str, Any]:
+def made_causal(options: dict[str, Any], op: Operation) -> dict[str, Any]:
     """Make a call causal: by the option, or by that mask in place of its own."""
     if has_causal_option(op):
-        return {"options": recipe.options | {"causal": True}}
+        return {"options": options | {"causal": True}}
     return {"mask": CAUSAL}
 
 

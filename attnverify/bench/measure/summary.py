@@ -13,7 +13,8 @@ def summarise(seconds: list[float]) -> dict[str, Any]:
     if not seconds:
         return {}
     middle = median(seconds)
-    low, *_, high = quantiles(seconds, n=5) if len(seconds) > 1 else (middle, middle)
+    several = len(seconds) > 1
+    low, *_, high = quantiles(seconds, n=5, method="inclusive") if several else (middle, middle)
     return {"median": middle, "quantile_20": low, "quantile_80": high, "rounds": len(seconds)}
 
 

@@ -55,11 +55,6 @@ def pages_reversed(x: Options) -> ndarray:
     return table
 
 
-def pages_in_a_row(x: Options) -> ndarray:
-    """The pages behind the first, as if a sequence lay in one piece."""
-    return x["page_table"][:, :1] + np.arange(x["page_table"].shape[1])
-
-
 def by_heads_for_slots(x: Options) -> ndarray:
     """Key j looked for in page j // G, G in the place of W."""
     W, G, Y = page_size(x), x["key_pages"].shape[2], x["page_table"].shape[1]
@@ -191,8 +186,6 @@ add_faults("blocks", (
      by_table(lambda x: 0 * x["page_table"])),
     ("paged_attention_next_page", "the page behind the one that is named", "this project", SLOT,
      "Z > 1", by_table(lambda x: (x["page_table"] + 1) % len(x["key_pages"]))),
-    ("paged_attention_pages_in_a_row", "pages that lie in a row", "this project", SLOT,
-     "pages in any order", by_table(pages_in_a_row)),
     ("paged_attention_table_transposed", "a table of [Y B] read as [B Y]", "this project", SLOT,
      "B > 1, two pages", by_table(lambda x: x["page_table"].T.reshape(x["page_table"].shape))),
     ("paged_attention_page_of_heads", "the number of heads for that of slots", "this project",
@@ -277,6 +270,8 @@ add_conventional("blocks", (
      "FlashInfer, HND", SLOT, "W > 1, G > 1"),
     ("paged_attention_end_to_end", "page table", "end to end", "FlashInfer, kv_indices", SLOT,
      "B > 1"),
+    ("paged_attention_pages_in_a_row", "page table", "the first page", "this project", SLOT,
+     "pages in any order"),
     ("paged_attention_without_own_rows", "lengths", "without the rows",
      "flash-attention, cache_seqlens", LENGTH, "any"),
     ("paged_attention_whole_pages", "lengths", "of whole pages", "this project", LENGTH,

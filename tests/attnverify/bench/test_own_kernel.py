@@ -14,6 +14,7 @@ from attnverify import bounds
 from attnverify.backends.loader import load
 from attnverify.bench import own_kernel
 from attnverify.bench.measure import race
+from attnverify.bench.measure.summary import summarise
 from attnverify.bench.report import results
 from attnverify.bench.report.tables import show
 from attnverify.catalogue.operation import CATALOGUE
@@ -21,6 +22,7 @@ from attnverify.cli import benching, main
 from attnverify.cli.commands import attnverify
 from attnverify.report.waiting import Waiting
 from attnverify.specified.registering import VARIABLE
+from attnverify.verdicts.found_out import loaded
 from tests.support.cheats import CHEATS, HONEST
 
 RIGHT = """
@@ -236,3 +238,38 @@ class AtOnce(Waiting):
 
     def say(self, words: str) -> None:
         print(words)
+
+
+CAUSAL_ALONE = """
+import torch
+
+CAUSAL = True
+FEATURES = {{"lse": False}}
+
+def {name}(query, key, value):
+    N, M = query.shape[-2], key.shape[-2]
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    hidden = torch.arange(M) > torch.arange(N)[:, None] + M - N
+    score = query @ key.mT * query.shape[-1] ** -0.5
+    return torch.nan_to_num(torch.softmax(score.masked_fill(hidden, -torch.inf), -1)) @ value
+"""
+
+
+@pytest.mark.parametrize("name", ["scaled_dot_product_attention", "grouped_attention"])
+def test_a_kernel_is_timed_by_what_it_takes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CAUSAL_ALONE.format(name=name))
+    implementation, *_ = loaded(str(tmp_path / "mine.py")).implementations
+    case = own_kernel.choose_case(implementation, {"N": 16, "M": 16}, 0.0)
+    assert case is not None and "causal" in case.name
+    assert "window" not in case.options and (case.mask or case.options.get("causal"))
+    records = list(
+        own_kernel.race_backend(implementation.backend, (), {"N": 16, "M": 16}, False, 0.0)
+    )
+    assert records[0][0]["verdict"] == "correct", records[0][0]["reason"]
+
+
+@pytest.mark.parametrize("seconds", [[0.5, 3.0], [1.0, 1.0, 9.0]])
+def test_quantiles_lie_among_what_was_measured(seconds: list[float]) -> None:
+    found = summarise(seconds)
+    assert min(seconds) <= found["quantile_20"] <= found["median"] <= found["quantile_80"]
+    assert found["quantile_80"] <= max(seconds)

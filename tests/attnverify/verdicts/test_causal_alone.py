@@ -99,3 +99,10 @@ def test_causal_calls_are_taken_by_the_specification(name: str) -> None:
         r.options.get("causal") or (r.mask or {}).get("pattern") == "causal" for r in found
     ]
     assert all(is_causal) or not may_be_causal(CATALOGUE[name])
+
+
+def test_what_takes_no_causality_is_not_made_causal() -> None:
+    recipes = fixed_cases("grouped_attention")
+    assert any(recipe.options.get("causal") for recipe in recipes)
+    found = fitted_recipes(recipes, {"causal": False})
+    assert not any(recipe.options.get("causal") for recipe in found)
