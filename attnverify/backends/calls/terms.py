@@ -203,6 +203,10 @@ def is_empty_lse(value: Any) -> bool:
 
 
 TERMS: dict[str, Term] = {
+    "CAUSAL": Term(
+        "True", lambda x: x is True, (), "a causal mask that no call asked for", may_be_causal,
+        without_causality,
+    ),
     "LAYOUT": Term(
         "BHND or BNHD", lambda x: x in ("BHND", "BNHD"), (), "heads and positions are exchanged",
         lambda op: any(has_heads(axes, True) for axes in op.axes.values()),
@@ -231,10 +235,6 @@ TERMS: dict[str, Term] = {
         "a window that counts the row's own key", lambda op: "window" in op.arguments,
         window_given,
     ),
-    "CAUSAL": Term(
-        "True", lambda x: x is True, (), "a causal mask that no call asked for", may_be_causal,
-        without_causality,
-    ),
 }  # fmt: skip
 """By the name that a file gives them. Results are translated in this order, arguments likewise."""
 
@@ -252,8 +252,9 @@ def concerning(said: Mapping[str, Any], operation: Operation) -> dict[str, Any]:
 
 
 def translate_given(said: Mapping[str, Any], operation: Operation, inputs: Given) -> Given:
-    for name, value in said.items():
-        inputs = TERMS[name].given(value, operation, inputs)
+    for name in TERMS:
+        if name in said:
+            inputs = TERMS[name].given(said[name], operation, inputs)
     return inputs
 
 

@@ -45,9 +45,10 @@ NAMES = {
 """An attention with a mask, with options, and with an array of integers behind its heads."""
 
 
-def kernel(name: str, declared: str = "", hidden: str = "j > i") -> str:
-    chosen, behind = NAMES[name], bool(NAMES[name])
-    arguments = "q, k, v, " + "block_indices, block_size, " * behind
+def kernel(name: str, declared: str = "", hidden: str = "j > i", behind: bool | None = None) -> str:
+    chosen = NAMES[name]
+    behind = bool(chosen) if behind is None else behind
+    arguments = "q, k, v, " + "block_indices, block_size, " * bool(chosen)
     return KERNEL.format(
         name=name,
         declared=declared,
@@ -60,6 +61,12 @@ def kernel(name: str, declared: str = "", hidden: str = "j > i") -> str:
 
 def lines_of(name: str) -> list[str]:
     return ['LAYOUT = "BNHD"'] * bool(NAMES[name]) + ["CAUSAL = True"]
+
+
+def test_causality_and_the_order_of_axes_are_found_out_together(tmp_path: Path) -> None:
+    name, lines = "scaled_dot_product_attention", ['LAYOUT = "BNHD"', "CAUSAL = True"]
+    assert told(tmp_path, kernel(name, behind=True)) == lines
+    assert passes(tmp_path, kernel(name, "\n".join(lines), behind=True))
 
 
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
