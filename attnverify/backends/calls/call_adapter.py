@@ -85,7 +85,7 @@ def adapt_signature(
     adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
-    adapted.causal = binding.causal or "CAUSAL" * ("CAUSAL" in said)  # type: ignore[attr-defined]
+    adapted.causal = "CAUSAL" if "CAUSAL" in said else binding.causal  # type: ignore[attr-defined]
     adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
 

@@ -169,11 +169,14 @@ def has_causal_option(operation: Operation) -> bool:
 def is_causal_call(operation: Operation, inputs: Given) -> bool:
     """
     Tell whether each row of a call sees its own position and those before it, aligned at the end:
-    by the option, by a boolean mask [... N M], or since its one row is the last.
+    by the option, where there is one; else by a boolean mask [... N M], or since its one row is the
+    last.
     """
-    mask = None if has_causal_option(operation) else inputs.get(operation.mask or "")
-    if has_causal_option(operation) or mask is None:
-        return bool(inputs.get("causal")) or inputs["query"].shape[-2] == 1
+    if has_causal_option(operation):
+        return bool(inputs.get("causal"))
+    mask = inputs.get(operation.mask or "")
+    if mask is None:
+        return bool(inputs["query"].shape[-2] == 1)
     if "bool" not in str(mask.dtype):
         return False
     N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]

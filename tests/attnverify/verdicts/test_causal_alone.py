@@ -5,9 +5,10 @@ says so, and wrong where it says so and they are not, or are causal otherwise.
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attnverify.backends.calls.terms import may_be_causal
+from attnverify.backends.calls.terms import is_causal_call, may_be_causal
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.judge.case import refuse_what_is_refused
@@ -113,3 +114,14 @@ def test_what_takes_no_causality_is_not_made_causal() -> None:
     assert any(recipe.options.get("causal") for recipe in recipes)
     found = fitted_recipes(recipes, {"causal": False})
     assert not any(recipe.options.get("causal") for recipe in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("packed_attention", (7, 1, 4)), ("grouped_attention", (1, 2, 1, 4))]
+)
+def test_one_head_or_one_row_makes_no_call_causal_that_says_it_is_not(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    operation, inputs = CATALOGUE[name], {"query": np.zeros(shape), "offset": np.array([0])}
+    assert not is_causal_call(operation, inputs | {"causal": False})
+    assert is_causal_call(operation, inputs | {"causal": True})
