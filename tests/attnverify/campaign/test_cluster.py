@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from attnverify.campaign.work_units import WorkUnit, generate_work_units, place,
 from attnverify.cli import judging
 from attnverify.isolation.worker_process import Limits
 from attnverify.verdicts.journal import describe_versions
+from tests.support.network_namespaces import Network, hidden, network
 from tests.support.run_attnverify import ROOT, verify
 
 ENGINE = pytest.mark.filterwarnings("ignore")  # the engine's own, in its threads
@@ -90,13 +91,26 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Machines:
-    """A scheduler and workers, each a process with a folder of its own, none of them the user's."""
+    """
+    A scheduler and workers, each a process with a folder of its own, none of them the user's; in a
+    network each is a machine that does not see the user's folder.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, network: Network | None = None) -> None:
         self.folder, self.running = folder, list[subprocess.Popen[bytes]]()
+        self.network, self.entered = network, dict[str, list[str]]()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+            port = free.getsockname()[1]
+        self.at("scheduler")
+        host = "127.0.0.1" if network is None else network.addresses["scheduler"]
+        self.address = f"tcp://{host}:{port}"
+
+    def at(self, name: str) -> list[str]:
+        """Return what a command on one of the machines begins with."""
+        if self.network is not None and name not in self.entered:
+            self.entered[name] = self.network.add(name)
+        return self.entered.get(name, [])
 
     def start(self, *workers: str) -> None:
         """Start the scheduler, then the workers of these names."""
@@ -109,7 +123,8 @@ class Machines:
         """Start one of them in its folder, as the leader of a group of processes."""
         there = self.folder / folder
         there.mkdir(exist_ok=True)
-        line = [sys.executable, "-m", "dask", *command, "--no-dashboard"]
+        alone = hidden(self.folder / "client") if self.network is not None else []
+        line = [*self.at(folder), *alone, sys.executable, "-m", "dask", *command, "--no-dashboard"]
         own = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         log = (there / "log").open("wb")
         self.running.append(
@@ -125,13 +140,20 @@ class Machines:
         self.running[number].wait()
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
+@pytest.fixture(params=["one machine", "a network"])
+def machines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machines]:
     pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
-    found = Machines(tmp_path)
-    yield found
-    for number in range(len(found.running)):
-        found.kill(number)
+    with ExitStack() as opened:
+        joined = None
+        if request.param == "a network":
+            try:
+                joined = opened.enter_context(network())
+            except OSError as error:
+                pytest.skip(f"no network of namespaces can be made: {error}")
+        found = Machines(tmp_path, joined)
+        yield found
+        for number in range(len(found.running)):
+            found.kill(number)
 
 
 def kept() -> list[str]:
@@ -153,7 +175,7 @@ def start_campaign(machines: Machines, *more: str) -> subprocess.Popen[str]:
     line = ["campaign", "mine.py", *LINE, "--address", machines.address, *more]
     own = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, "-c", CUT, *line],
+        [*machines.at("client"), sys.executable, "-c", CUT, *line],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
