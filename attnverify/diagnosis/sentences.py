@@ -156,8 +156,12 @@ TRIED = "{passed} passed, {failed} failed"
 TRIED_APART = TRIED + ", and what lies between was not tried"
 HOLDS = "that holds in {failures} calls that fail, {passes} that pass"
 OF = "{inside} of {all}"
-NOT_TRIED = "(covers {failures} failures, {passes} passes; tried on no fresh draw)"
+NOT_TRIED = "(covers {failures} failures, {passes} passes; tried on no fresh draw{tried})"
 COVERS = (
     "(covers {failures} failures, {passes} passes; on fresh draws {fresh_failures} and "
     "{fresh_passes})"
+)
+NONE_FAILED = (
+    "(covers {failures} failures, {passes} passes; no fresh draw failed, of those that passed it "
+    "holds in {fresh_passes}{tried})"
 )

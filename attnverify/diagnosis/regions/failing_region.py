@@ -172,10 +172,12 @@ class RegionOffer:
     def evidence(self) -> str:
         """What speaks for the line."""
         names = ("failures", "passes", "fresh_failures", "fresh_passes")
-        tried = self.fresh_failures[1] + self.fresh_passes[1] > 0
-        return (say.COVERS if tried else say.NOT_TRIED).format(
-            **{name: format_counts(getattr(self, name)) for name in names}
-        )
+        words = say.COVERS if self.fresh_failures[1] else say.NONE_FAILED
+        if self.fresh_failures[1] + self.fresh_passes[1] == 0:
+            words = say.NOT_TRIED
+        tried = "".join(f"; {shown}" for shown in self.tried.values() if shown)
+        counts = {name: format_counts(getattr(self, name)) for name in names}
+        return words.format(tried=tried, **counts)
 
 
 def format_counts(counts: tuple[int, int]) -> str:

@@ -308,8 +308,9 @@ TEXTS: dict[str, Filled] = {
         "that holds in 14 of 14 calls that fail, 0 of 37 that pass",
     ),
     "NOT_TRIED": (
-        {"failures": "14 of 14", "passes": "0 of 37"},
-        "(covers 14 of 14 failures, 0 of 37 passes; tried on no fresh draw)",
+        {"failures": "14 of 14", "passes": "0 of 37", "tried": "; M = 48 passed, M = 49 failed"},
+        "(covers 14 of 14 failures, 0 of 37 passes; tried on no fresh draw; M = 48 passed, M = 49 "
+        "failed)",
     ),
     "COVERS": (
         {
@@ -319,6 +320,16 @@ TEXTS: dict[str, Filled] = {
             "fresh_passes": "0 of 4",
         },
         "(covers 44 of 44 failures, 3 of 88 passes; on fresh draws 9 of 9 and 0 of 4)",
+    ),
+    "NONE_FAILED": (
+        {
+            "failures": "24 of 24",
+            "passes": "2 of 71",
+            "fresh_passes": "0 of 6",
+            "tried": "; M = 48 passed, M = 49 failed",
+        },
+        "(covers 24 of 24 failures, 2 of 71 passes; no fresh draw failed, of those that passed it "
+        "holds in 0 of 6; M = 48 passed, M = 49 failed)",
     ),
 }
 

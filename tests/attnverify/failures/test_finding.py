@@ -93,7 +93,10 @@ def test_a_line_that_no_fresh_draw_was_asked_about_says_so() -> None:
     told = offered_line(offer, "softmax", "values").evidence
     assert told == "(covers 1 of 1 failures, 0 of 43 passes; tried on no fresh draw)"
     told = offered_line(replace(offer, fresh_passes=(0, 2)), "softmax", "values").evidence
-    assert "on fresh draws 0 of 0 and 0 of 2" in told
+    assert "no fresh draw failed, of those that passed it holds in 0 of 2" in told
+    tried = replace(offer, fresh_passes=(0, 2), tried={"N > M": "M = 5 passed, M = 4 failed"})
+    told = offered_line(tried, "softmax", "values").evidence
+    assert told.endswith("in 0 of 2; M = 5 passed, M = 4 failed)")
 
 
 def test_a_cause_that_several_findings_of_a_cell_have_is_told_once() -> None:
