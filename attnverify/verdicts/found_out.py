@@ -14,7 +14,8 @@ from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.array_libraries import by_autograd
-from attnverify.backends.calls.terms import TERMS, line_of, may_be_causal, translated
+from attnverify.backends.calls.headless import layouts_of
+from attnverify.backends.calls.terms import LAYOUTS, TERMS, line_of, may_be_causal, translated
 from attnverify.backends.declarations import STRICT
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.loader import load
@@ -324,6 +325,9 @@ def supported_variants(recipe: Recipe, width: int) -> Iterator[Recipe]:
 PLAIN = {"B": 2, "H": 3, "N": 5, "M": 5, "D": 8, "E": 8}
 """What every kernel takes, with as many heads as nothing else."""
 
+LEAD = (2, 3)
+"""The leading axes of what has any number of them."""
+
 
 def find_plain_terms(implementation: Implementation, dtype: str) -> dict[str, Any]:
     """
@@ -331,28 +335,35 @@ def find_plain_terms(implementation: Implementation, dtype: str) -> dict[str, An
     which none is as the file has it; {} for a function of ours, and where there is no such thing.
     """
     operation, declared = implementation.operation, implementation.backend.declared
-    if declared is STRICT or not (operation.is_attention or operation.shares_keys):
+    if declared is STRICT or not (layouts_of(operation) or operation.shares_keys):
         return {}
-    if "H" not in operation.sizes or any(
-        is_right(implementation, case) for case in _plain_calls(operation, dtype, {})
-    ):
+    if any(is_right(implementation, case) for case in _plain_calls(operation, dtype, {})):
         return {}
-    layout = {"LAYOUT": "BHND" if declared.terms.get("LAYOUT") == "BNHD" else "BNHD"}
-    asked: list[dict[str, Any]] = [layout]
+    layouts: list[dict[str, Any]] = [{"LAYOUT": one} for one in _other_layouts(implementation)]
+    asked = list(layouts)
     if "CAUSAL" not in declared.terms and _takes_no_causality(implementation, dtype):
-        asked += [{"CAUSAL": True}, layout | {"CAUSAL": True}]
+        asked += [layout | {"CAUSAL": True} for layout in ({}, *layouts)]
     for said in asked:
-        change = said | ({"LAYOUT": "BNHD"} if "LAYOUT" in said else {})  # there and back alike
-        other = saying(implementation, change)
+        there_and_back = {"LAYOUT": "BNHD"} if said.get("LAYOUT") == "BHND" else {}
+        other = saying(implementation, said | there_and_back)
         if all(is_right(other, case) for case in _plain_calls(operation, dtype, said)):
             return said
     return {}
+
+
+def _other_layouts(implementation: Implementation) -> tuple[str, ...]:
+    """Name the layouts that a file may have meant instead of its own."""
+    own = implementation.backend.declared.terms.get("LAYOUT", "BHND")
+    others = {"BHND": layouts_of(implementation.operation), "BNHD": ("BHND",)}
+    return others.get(own, ())
 
 
 def _plain_calls(operation: Operation, dtype: str, said: dict[str, Any]) -> list[Case]:
     """Make calls that every kernel takes: causal ones where that is said."""
     sizes = PLAIN | {"G": PLAIN["H"]} if operation.shares_keys else PLAIN
     recipes = [fixed_recipe(operation, sizes, seed=seed) for seed in (7, 8)]
+    if operation.axes and next(iter(operation.axes.values())).startswith("..."):
+        recipes = [replace(one, options=one.options | {"lead": LEAD}) for one in recipes]
     features = {"causal": True} if "CAUSAL" in said else {}
     return [case_of(recipe, dtype) for recipe in fitted_recipes(recipes, features)]
 
@@ -401,7 +412,7 @@ def find_terms(
     if declared is STRICT or operation.outside is not None:
         return {}
     concerned = {
-        name: term.tried + ("BNHD",) * (name == "LAYOUT")
+        name: layouts_of(operation) if name == "LAYOUT" else term.tried
         for name, term in TERMS.items()
         if name not in declared.terms and term.concerns(operation)
     }
@@ -428,7 +439,8 @@ def describe_terms(said: dict[str, Any]) -> str:
     """Say what is taken, with the lines that say so in a file."""
     lines = "; ".join(line_of(name, value) for name, value in said.items())
     if [*said] == ["LAYOUT"]:
-        return f"the same calls are right in the order {' '.join(said['LAYOUT'])}; {MEANT}{lines}"
+        order = f"the same calls are right in the order {' '.join(said['LAYOUT'])}"
+        return f"{LAYOUTS.get(said['LAYOUT'], order)}; {MEANT}{lines}"
     return f"the same calls are right otherwise; {MEANT}{lines}"
 
 

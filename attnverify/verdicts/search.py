@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from attnverify.backends.calls.terms import TERMS
+from attnverify.backends.calls.terms import words_of
 from attnverify.backends.declarations import NO_GRADIENT, TAKES_NO, features_of
 from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis.call_budget import CallBudget, price_of
@@ -425,7 +425,7 @@ def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
     """
     failed = sorted_by_size([*chain(*search.failing.values())])
     share = search.share_of(failed)
-    what = "; ".join(TERMS[name].words for name in said)
+    what = "; ".join(words_of(name, value) for name, value in said.items())
     record = FailureRecord.of(search.implementation, failed[0], cell.aspect)
     kept = save_or_say(record, search.options.failures, search.implementation)
     return Finding(what, share=share, record=record, notes=(describe_terms(said), *kept))
@@ -496,8 +496,13 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     ]
 
 
-AS_BOOLEAN = "a float mask taken as boolean"
-"""The convention by which numbers hide nothing, in place of being added to the scores."""
+WITHOUT_A_FEATURE = {
+    "a float mask taken as boolean": "float mask",
+    "a top-left causal mask": "N != M",
+    "a top-left causal mask as well": "N != M",
+    "a top-left causal mask in place of the one given": "N != M",
+}
+"""The feature without which calls do not show a convention."""
 
 NO_ANSWER = ("raised", "wrong shape", "wrong type")
 """How the kinds of failures begin by which a function may say that it does not do a thing."""
@@ -505,13 +510,14 @@ NO_ANSWER = ("raised", "wrong shape", "wrong type")
 
 def tell_feature(search: Search, what: str, finding: Finding) -> Iterator[str]:
     """
-    Give the line that declares a feature, where it alone sets these failures apart, or is what a
-    function for boolean masks alone makes of others.
+    Give the line that declares a feature, where it alone sets these failures apart, or where calls
+    without it do not show the convention that explains them.
     """
     own, passing = search.implementation.backend.declared, search.passing
     if not what.startswith(NO_ANSWER) or not passing:
-        if AS_BOOLEAN in finding.causes and "float mask" not in own.features:
-            yield f"if this is not supported, say so in the file: {own.line_without('float mask')}"
+        features = {WITHOUT_A_FEATURE.get(cause, "") for cause in finding.causes}
+        if len(features) == 1 and (name := features.pop()) and name not in own.features:
+            yield f"if this is not supported, say so in the file: {own.line_without(name)}"
         return
     given = [options_of(case.recipe).keys() for case in search.failing[what]]
     if set.intersection(*map(set, given)).difference(*(options_of(x.recipe) for x in passing)):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attnverify.backends.calls.arguments import Binding, _takes_any_name, bind, parameters_of
+from attnverify.backends.calls.headless import by_layout, has_heads
 from attnverify.backends.calls.option_forms import from_shapes, own_form
 from attnverify.backends.calls.terms import (
     concerning,
     exchange_axes,
-    has_heads,
     is_causal_call,
     translate_given,
     translate_returned,
@@ -71,17 +71,21 @@ def adapt_signature(
     others = {name: value for name, value in said.items() if name != "LAYOUT"}
     alone = declared.features.get(operation.second_result) is False
 
-    def adapted(**inputs: Any) -> Any:
+    def once(**inputs: Any) -> Any:
         given = own_arguments(**translate_given(others, operation, inputs)).items()
         laid_out = {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in given}
         output = beside_none(_call(function, laid_out, parameters), operation)
         return translate_returned(said, operation, inputs, output)
 
+    def adapted(**inputs: Any) -> Any:
+        return by_layout(said.get("LAYOUT"), once, operation, inputs)
+
     adapted.own = function  # type: ignore[attr-defined]
     adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
     adapted.exchanged = exchanged  # type: ignore[attr-defined]
     unwritten = exchanged and "lses" in operation.arguments
-    adapted.is_translated = bool(others or alone or unwritten)  # type: ignore[attr-defined]
+    fewer = said.get("LAYOUT") in ("BND", "ND")
+    adapted.is_translated = bool(others or alone or unwritten or fewer)  # type: ignore[attr-defined]
     adapted.places = _by_place_alone(parameters)  # type: ignore[attr-defined]
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
@@ -159,7 +163,7 @@ def _exchanged(binding: Binding, operation: Operation, said: Mapping[str, Any]) 
     """
     Name the parameters, and "return", whose arrays have heads behind positions in this layout.
     """
-    if "LAYOUT" not in said:
+    if said.get("LAYOUT") != "BNHD":
         return []
     given = operation.axes | operation.integer_axes
     headed = [own for own, axes in given.items() if has_heads(axes, width=True)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
-from attnverify.backends.calls.terms import library_of
+from attnverify.backends.calls.headless import library_of
 from attnverify.catalogue.operation import Operation
 
 LEFT = ("window_left", "left_window_size", "sliding_window")

@@ -6,13 +6,12 @@ Between the two every call and every result is translated, in the file's own arr
 gradient by its library goes through the translation.
 """
 
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, log, nan
 from typing import Any
 
+from attnverify.backends.calls.headless import by_layout, has_heads, layouts_of, library_of
 from attnverify.catalogue.operation import Operation, result_axes_of
 
 LN2 = log(2.0)
@@ -47,11 +46,6 @@ class Term:
 def has_lse(operation: Operation) -> bool:
     """Tell whether it returns a log-sum-exp beside its output, or is the gradient of what does."""
     return operation.forward.second_result == "lse"
-
-
-def has_heads(axes: str, width: bool) -> bool:
-    """Tell whether axes end in batch, heads and positions, and a ``width`` behind these."""
-    return bool(re.search(r"\bB [HG] [NM]" + " [DEJ]" * width + "$", axes))
 
 
 def lse_given(said: Any, operation: Operation, inputs: Given) -> Given:
@@ -91,11 +85,15 @@ def exchange_axes(x: Any, axes: str, width: bool) -> Any:
 
 
 def exchange_given(said: Any, operation: Operation, inputs: Given) -> Given:
+    if said != "BNHD":
+        return inputs
     axes = operation.axes | operation.integer_axes
     return {n: exchange_axes(x, axes.get(n, ""), width=True) for n, x in inputs.items()}
 
 
 def exchange_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
+    if said != "BNHD":
+        return results
     axes = [*result_axes_of(operation, inputs), *[""] * len(results)]
     pairs = zip(results, axes, strict=False)
     return [x if x is None else exchange_axes(x, own, width=True) for x, own in pairs]
@@ -120,12 +118,6 @@ def with_lse(operation: Operation, results: Results, change: Callable[[Any], Any
     if operation.is_gradient or len(results) < 2 or results[1] is None:
         return results
     return [results[0], change(results[1]), *results[2:]]
-
-
-def library_of(x: Any) -> Any:
-    """The module whose functions take an array."""
-    name = type(x).__module__.partition(".")[0]
-    return sys.modules["jax.numpy" if name.startswith("jax") else name]
 
 
 def empty_returned(said: Any, operation: Operation, inputs: Given, results: Results) -> Results:
@@ -205,14 +197,21 @@ def is_empty_lse(value: Any) -> bool:
     return number and (isfinite(value) or value == inf)
 
 
+LAYOUTS = {
+    "BNHD": "the same calls are right in the order B N H D",
+    "BND": "the same calls are right without an axis of heads",
+    "ND": "the same calls are right one matrix at a time",
+}
+"""What is told of each where a file should have said so."""
+
 TERMS: dict[str, Term] = {
     "CAUSAL": Term(
         "True", lambda x: x is True, (), "a causal mask that no call asked for", may_be_causal,
         without_causality,
     ),
     "LAYOUT": Term(
-        "BHND or BNHD", lambda x: x in ("BHND", "BNHD"), (), "heads and positions are exchanged",
-        lambda op: any(has_heads(axes, True) for axes in op.axes.values()),
+        "BHND, BNHD, BND or ND", lambda x: x in ("BHND", *LAYOUTS), (),
+        "heads and positions are exchanged", lambda op: bool(layouts_of(op)),
         exchange_given, exchange_returned,
     ),
     "LSE_LAYOUT": Term(
@@ -250,7 +249,10 @@ def concerning(said: Mapping[str, Any], operation: Operation) -> dict[str, Any]:
     return {
         name: said[name]
         for name, term in TERMS.items()
-        if name in said and said[name] != USUAL.get(name) and term.concerns(operation)
+        if name in said
+        and said[name] != USUAL.get(name)
+        and term.concerns(operation)
+        and (name != "LAYOUT" or said[name] in layouts_of(operation))
     }
 
 
@@ -277,11 +279,17 @@ def translated(
 ) -> Callable[..., Any]:
     """Return the function of the specification's arguments as it is where a file says this too."""
 
-    def other(**inputs: Any) -> Any:
+    def once(**inputs: Any) -> Any:
         output = function(**translate_given(said, operation, inputs))
         return translate_returned(said, operation, inputs, output)
 
-    return other
+    return lambda **inputs: by_layout(said.get("LAYOUT"), once, operation, inputs)
+
+
+def words_of(name: str, value: Any) -> str:
+    """Say what goes wrong where a file should have said this."""
+    fewer = {"BND": "it takes no axis of heads", "ND": "it takes one matrix at a time"}
+    return fewer.get(value, "") if name == "LAYOUT" and value in fewer else TERMS[name].words
 
 
 def line_of(name: str, value: Any) -> str:

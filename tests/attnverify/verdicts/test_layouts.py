@@ -50,3 +50,59 @@ def test_a_wrong_kernel_is_told_no_order(exchanged: str, tmp_path: Path) -> None
     result = judge_file(tmp_path, text, "float32")
     assert result.verdict == "failed"
     assert not any("LAYOUT" in note for finding in result.findings for note in finding.notes)
+
+
+FEWER = """
+import torch
+
+def scaled_dot_product_attention(q, k, v):
+    {sizes} = q.shape
+    return torch.softmax(q @ k.mT / D ** 0.5, -1) @ v{change}
+"""
+"""A kernel without an axis of heads, or of one matrix."""
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+@pytest.mark.parametrize(("sizes", "line"), [("B, N, D", "BND"), ("N, D", "ND")])
+def test_what_has_fewer_axes_is_judged_by_the_line_that_is_told(
+    sizes: str, line: str, aspect: str, tmp_path: Path
+) -> None:
+    text = FEWER.format(sizes=sizes, change="")
+    before = judge_file(tmp_path, text, "float32", aspect)
+    (finding,) = before.findings
+    found = re.search("LAYOUT = .*", finding.notes[0])
+    assert before.verdict == "failed" and found and found[0] == f'LAYOUT = "{line}"'
+    other = tmp_path / "other"
+    other.mkdir()
+    after = judge_file(other, f"{text}\n{found[0]}\n", "float32", aspect)
+    assert (after.verdict, after.cases >= 20) == ("passed", True)
+
+
+@pytest.mark.parametrize("sizes", ["B, N, D", "N, D"])
+def test_a_wrong_kernel_of_fewer_axes_is_wrong(sizes: str, tmp_path: Path) -> None:
+    text = FEWER.format(sizes=sizes, change=" * 1.5")
+    line = "BND" if "B" in sizes else "ND"
+    result = judge_file(tmp_path, f'{text}\nLAYOUT = "{line}"\n', "float32")
+    (finding,) = result.findings
+    assert result.verdict == "failed"
+    assert finding.causes == {"every output is off by a factor"}
+
+
+ROWS = """
+import torch
+
+def softmax(x):
+    rows, columns = x.shape
+    e = torch.exp(x - x.max(-1, keepdim=True).values.clamp_min(-1e30))
+    total = e.sum(-1, keepdim=True)
+    return e / torch.where(total == 0, 1, total)
+"""
+
+
+def test_a_softmax_of_rows_alone_is_found_out(tmp_path: Path) -> None:
+    (finding,) = judge_file(tmp_path, ROWS, "float32").findings
+    assert finding.notes[0].endswith('LAYOUT = "ND"')
+    other = tmp_path / "other"
+    other.mkdir()
+    after = judge_file(other, f'{ROWS}\nLAYOUT = "ND"\n', "float32")
+    assert after.verdict == "passed"
