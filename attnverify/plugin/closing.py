@@ -13,7 +13,6 @@ from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.functions import GUESSED
 from attnverify.failures.record import describe_damaged_records
-from attnverify.inputs.real.required_kinds import DRAW, PADDING
 from attnverify.report.answer import answer, is_right, right_in_words, rows_in_words
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.causes.words import (
@@ -225,19 +224,16 @@ def describe_unsupported(tallies: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-PARTS = DRAW, PADDING
-"""Required kinds that are told by a word of their own; the other single words are options."""
-
-
 def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
     """Write one line for each reason by which no case of a required kind was judged."""
     found: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
     lacking: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for tally in tallies:
+        options = {kind.partition("=")[0] for kind in tally.get("unseen", {})}
         for kind, why in tally.get("unseen", {}).items():
             whose = tally["backend"], tally["implementation"]
             option = kind.partition("=")[0]
-            if option.isidentifier() and kind not in PARTS and why.startswith(TAKES_NO):
+            if option.isidentifier() and why in {f"{TAKES_NO}{own}" for own in options}:
                 lacking[whose][option] = None
             else:
                 found[*whose, why][kind] = None

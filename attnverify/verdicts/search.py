@@ -346,7 +346,11 @@ class Search:
         refused = [recipe for recipe in required if recipe in self.refused]
         if self.failing or not refused or self.is_unsupported():
             return
-        seen = {kind for recipe in required if recipe not in refused for kind in kinds_of(recipe)}
+        met = [
+            *(recipe for recipe in required if recipe not in refused),
+            *(case.recipe for case in self.passing),
+        ]
+        seen = {kind for recipe in met for kind in kinds_of(recipe)}
         untaken = {name: value for name, value in self.untaken().items() if name not in MASKED}
         models = [case.recipe for case in self.passing if is_roomy(case.recipe)][:MODELS]
         unseen = dict[str, str]()

@@ -51,7 +51,7 @@ def find_freedom(
         if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
             names = (implementation.operation.name, implementation.name)
             said = find_fields(implementation.backend.precision, *names, o.dtype) | {field: value}
-            declared = dumps({o.dtype: said})
+            declared = dumps({o.dtype: said}).replace(": true", ": True")
             return Explanation(words, say.FREEDOM_DECLARED.format(what=words, declared=declared))
     return None
 
@@ -59,6 +59,7 @@ def find_freedom(
 FREEDOMS: dict[tuple[str, Any], str] = {
     ("variance", "one_pass"): "a variance as the mean of squares less the square of the mean",
     ("tanh_form", "exponential"): "functions that vanish at 0 made of exp and log: exp(x) - 1",
+    ("lse_merge", True): "weights as exp(score - lse), where an error of the lse is one of its row",
     ("bias_form", "absolute"): "a bias by the key's position in place of its distance",
     ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",
     ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it, or "

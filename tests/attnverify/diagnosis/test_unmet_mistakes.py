@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,9 @@ from numpy import ndarray
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.matching.best import explaining
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import is_right
 from attnverify.judge.observation import observe
 from attnverify.precision import FORMATS
 from attnverify.reference import attention, layers
@@ -37,6 +41,7 @@ from tests.attnverify.diagnosis.test_two_mistakes import (
     sdpa,
     shares,
 )
+from tests.support.quick_search import cell_of
 
 XL, XL_LAYER = "transformer_xl_attention", "transformer_xl_layer"
 LEARNED, LEARNED_LAYER = "learned_relative_attention", "relative_multi_head_attention"
@@ -447,3 +452,31 @@ def test_the_declaration_that_is_told_allows_it(name: str) -> None:
 
 
 SOME = 8
+
+
+def test_weights_by_an_lse_are_told_with_their_declaration(tmp_path: Path) -> None:
+    """A right forward of this kind was accused of rows that sum to 1 .. 1."""
+    text = """
+import torch
+
+FEATURES = {"mask": False, "dropout": False}
+
+def scaled_dot_product_attention(query, key, value):
+    out = []
+    for i in range(0, query.shape[2], 16):
+        s = query[:, :, i : i + 16] @ key.mT * query.shape[-1] ** -0.5
+        out.append(torch.exp(s - s.logsumexp(-1, keepdim=True)) @ value)
+    return torch.cat(out, 2)
+"""
+    own = cell_of(tmp_path, text, "float32").implementation
+    operation, sizes = own.operation, {"B": 1, "H": 3, "N": 1, "M": 3, "D": 4, "E": 80}
+    recipes = (fixed_recipe(operation, sizes, "large", seed=seed) for seed in range(200))
+    cases = [case_of(recipe, "float32") for recipe in recipes]
+    failing = [case for case in cases if not is_right(own, case)]
+    cause = str(diagnose(own, failing))
+    line = re.search("PRECISION = ({.*})", cause)
+    assert line and "exp(score - lse)" in cause
+    other = tmp_path / "other"
+    other.mkdir()
+    said = cell_of(other, f"{text}\n{line[0]}\n", "float32").implementation
+    assert failing and all(is_right(said, case) for case in cases)

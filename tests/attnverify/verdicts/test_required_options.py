@@ -16,6 +16,7 @@ from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
 from attnverify.verdicts.search import EARLIER, tell_feature
+from tests.support.judge_text import judged
 from tests.support.quick_search import cell_of, search_quick
 
 WITH_OPTIONS = [name for name, op in CATALOGUE.items() if op.domains and not op.is_stack]
@@ -177,3 +178,19 @@ def test_an_option_shown_beside_another_that_is_not_taken_is_not_taken_either() 
     assert describe_unseen([told]) == [
         "mine: f was judged without causal or blocks, which it does not take"
     ]
+
+
+STACK = """
+from attnverify import numpy_ref
+
+def transformer_xl(x, parameters, num_heads, mems, mem_len, eps=1e-5):
+    return numpy_ref.transformer_xl(x, parameters, num_heads, mems, mem_len, eps)
+"""
+
+
+def test_an_option_that_is_taken_is_not_said_to_be_lacking(tmp_path: Path) -> None:
+    """The one required case of a shorter memory has a draw, which this file does not take."""
+    result = judged(tmp_path, STACK)
+    assert result.verdict == "passed" and result.unseen == {"draw": "takes no keep"}
+    told = {"backend": "mine", "implementation": "f", "unseen": {"mem_len=3": "takes no keep"}}
+    assert describe_unseen([told]) == ["mine: no mem_len=3 was judged of f: it takes no keep"]
