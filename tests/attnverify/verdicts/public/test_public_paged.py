@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attnverify.verdicts.test_public_packed import HEAD
+from tests.attnverify.verdicts.public.test_public_packed import HEAD
 from tests.support.judge_text import judged
 
 FLASHINFER = """
