@@ -34,7 +34,7 @@ from attnverify.inputs.masks import scores_shape
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.weak_cases import rejects_all, simple_answers, trivial_answers
 from attnverify.precision import FLOAT64, REFERENCE, Precision
-from attnverify.reference.blocks import block_letter, cut_in_blocks, join_blocks
+from attnverify.reference.blocks import SMALL, block_letter, cut_in_blocks, join_blocks
 from attnverify.reference.oracle import evaluate_spec
 
 bounds.BOUNDS.update(DERIVED)
@@ -221,10 +221,6 @@ def errors_of(case: Case) -> Callable[[Precision], Any]:
     return (shared_errors if small else errors_of_large)(case)
 
 
-SMALL = 2**13
-"""Queries times keys times columns of value of all heads: the largest array of a bound."""
-
-
 @lru_cache(maxsize=1024)
 def shared_errors(case: Case) -> Callable[[Precision], Any]:
     return bounds.prepare(case.operation.name, case.inputs)
@@ -237,7 +233,7 @@ def errors_of_large(case: Case) -> Callable[[Precision], Any]:
 
 
 def errors_in_blocks(case: Case, letter: str, precision: Precision) -> Any:
-    """Find the errors of one entry of the batch, or of one head, after the other."""
+    """Find the errors of a few entries of the batch, or of a few heads, after the others."""
     blocks = cut_in_blocks(case.operation, case.recipe, case.inputs, letter)
     found = [bounds.error(case.operation.name, block, precision) for block in blocks]
     return join_blocks(case.operation, case.recipe, found, letter)

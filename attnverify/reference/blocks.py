@@ -1,9 +1,10 @@
 """
-Blocks of a large call: entries of its batch, or its heads, whose bounds are worked out one after
-the other. What a bound holds at a time is then a few megabytes, and stays near the processor.
+Blocks of a large call: entries of its batch, or its heads, whose bounds are worked out one block
+after the other. What a bound holds at a time is then a few megabytes, and stays near the processor.
 """
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -54,21 +55,31 @@ def axes_of_outputs(op: Operation, recipe: Recipe, inputs: Inputs) -> list[str]:
 
 
 def cut_in_blocks(op: Operation, recipe: Recipe, inputs: Inputs, letter: str) -> Iterator[Inputs]:
-    """Yield the inputs of each block; its axis is of length 1."""
-    axes = axes_of_inputs(op, recipe)
-    for at in range(recipe.sizes[letter]):
+    """Yield the inputs of each block: one entry of its axis, or as many as are small together."""
+    axes, step = axes_of_inputs(op, recipe), entries_of_block(recipe, letter)
+    for at in range(0, recipe.sizes[letter], step):
         yield {
-            name: cut(x, axes[name], letter, at) if name in axes and x is not None else x
+            name: cut(x, axes[name], letter, at, step) if name in axes and x is not None else x
             for name, x in inputs.items()
         }
 
 
-def cut(x: ndarray, axes: str, letter: str, at: int) -> ndarray:
+SMALL = 2**13
+"""Queries times keys times columns of value of all heads: the largest array of a bound."""
+
+
+def entries_of_block(recipe: Recipe, letter: str) -> int:
+    """Count the entries, or heads, whose bound is small: those of a grid of tiny ones are many."""
+    entry = prod(recipe.sizes.get(each, 1) for each in "BHNME" if each != letter)
+    return max(SMALL // max(entry, 1), 1)
+
+
+def cut(x: ndarray, axes: str, letter: str, at: int, step: int) -> ndarray:
     """The block of an array; the whole, where it does not have the axis."""
     place = axes.split()
     if letter not in place:
         return x
-    return x[(slice(None),) * place.index(letter) + (slice(at, at + 1),)]
+    return x[(slice(None),) * place.index(letter) + (slice(at, at + step),)]
 
 
 def join_blocks(op: Operation, recipe: Recipe, found: Sequence[Any], letter: str) -> Any:

@@ -12,10 +12,12 @@ from attnverify.bounds.gradients import attention as gradients
 from attnverify.bounds.softmax_rows import Rows, rows, total, weight_increase
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge import case as cases
 from attnverify.judge.case import case_of
 from attnverify.precision import REFERENCE, resolve
+from attnverify.reference import blocks
 
 COMPUTED = sorted(bounds.BOUNDS)
 
@@ -84,6 +86,24 @@ def test_heads_bounded_one_by_one_are_bounded_as_all_together(
             assert_allclose(one, other, rtol=1e-11)
         seen |= {axis for axis, size in enumerate((1, 1, *mask.shape)[-4:]) if size > 1}
     assert seen == {0, 2, 3}
+
+
+GRID = {"B": 2049, "H": 4, "N": 1, "M": 2, "D": 2, "E": 2}
+
+
+@pytest.mark.parametrize("name", ["alibi_attention", "alibi_attention_grad"])
+def test_many_tiny_entries_are_bounded_in_few_blocks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one entry after the other is, bit for bit, and in no block of more than is small."""
+    case = cases.Case(fixed_recipe(CATALOGUE[name], GRID), "float32")
+    claim = resolve("fused", name, name, "float32")
+    given = list(blocks.cut_in_blocks(CATALOGUE[name], case.recipe, case.inputs, "B"))
+    entries = [x["query"].shape[0] for x in given]
+    assert sum(entries) == GRID["B"] and entries[0] * 4 * 2 * 2 == blocks.SMALL
+    found = bits(cases.errors_in_blocks(case, "B", claim))
+    monkeypatch.setattr(blocks, "SMALL", 1)
+    assert found == bits(cases.errors_in_blocks(case, "B", claim))
 
 
 @pytest.mark.parametrize("spread", [1.0, 10.0, 100.0, 1000.0])
