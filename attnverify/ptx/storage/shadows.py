@@ -87,6 +87,11 @@ class Shadow:
     def reader(self) -> Array:
         return np.zeros(self.places, np.int64)
 
+    @cached_property
+    def meeting(self) -> Array:
+        """Where several actors meet in one step; nowhere between two steps."""
+        return np.zeros(self.places, bool)
+
     def read(self, places: Array, actors: Actors, index: int) -> Conflict | None:
         """Lanes read places [lanes each]."""
         self.note_read(places, actors, index)
@@ -178,7 +183,9 @@ class Shadow:
         stamps[places] = who << SHIFT | index
         left = stamps[places] >> SHIFT != who
         if left.any():  # different actors at one place: the last of them has overwritten the others
-            met = np.isin(places, places[left])
+            self.meeting[places[left]] = True
+            met = self.meeting[places]
+            self.meeting[places] = False
             stamps[places[met]] = self.of_all(places, actors, before, others, met) << SHIFT | index
             others = others & ~met
         if others.any():
