@@ -32,6 +32,7 @@ from attnverify.diagnosis.factors.fit import fit_factor, nothing_but_zeros
 from attnverify.diagnosis.factors.numbers import fitted_numbers
 from attnverify.diagnosis.matching.best import best_matches, cause_of_candidates, explaining
 from attnverify.diagnosis.matching.by_output import explain_by_output
+from attnverify.diagnosis.matching.by_text import match_text
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several
@@ -203,6 +204,8 @@ def explain(
         return cause_of_candidates(best)
     if operation.is_gradient and (each := explain_by_output(tried, [*wrong, *passed])):
         return each
+    if among is None and (text := match_text(implementation, wrong, passed, budget)):
+        return cause_of_candidates(text)
     part = explain_in_parts(tried, wrong, passed)
     return part or localize(implementation, failing, budget)
 

@@ -64,6 +64,30 @@ def slips_of(node: ast.AST) -> Iterator[Change]:
             yield node, with_(node, left=left, comparators=[right])
 
 
+def off_by_one(node: ast.AST) -> Iterator[Change]:
+    """Yield places of an axis, and what counts them, one more and one less."""
+    for place in _places_of(node):
+        if not isinstance(place, ast.Constant | ast.Slice | ast.UnaryOp):
+            for operator in (ast.Add(), ast.Sub()):
+                yield place, ast.BinOp(place, operator, ast.Constant(1))
+
+
+def _places_of(node: ast.AST) -> list[Any]:
+    """List what stands for a whole number: in brackets, in a range, in front of a modulus."""
+    if isinstance(node, ast.Subscript):
+        own = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        slices = [x for x in own if isinstance(x, ast.Slice)]
+        return [*own, *(end for x in slices for end in (x.lower, x.upper) if end)]
+    if isinstance(node, ast.Call) and (
+        name_of(node) in ("range", "arange", "divmod")
+        or (isinstance(node.func, ast.Name) and node.func.id in ("max", "min"))
+    ):
+        return node.args
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.FloorDiv):
+        return [node.left]
+    return []
+
+
 def _in_each_tile(node: ast.BinOp, total: Any, term: ast.expr) -> Iterator[Change]:
     """Yield a term that is added to a sum, or to a product, as often as this has tiles."""
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.MatMult):

@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from attnverify.specified.mutants.slips import (
     equal_numbers,
     helped,
     name_of,
+    named,
+    off_by_one,
     other_sums,
     sentinels_of,
     slips_of,
@@ -64,6 +66,8 @@ UNARY_CALLS += ("rsqrt", "relu", "gelu", "silu", "sigmoid")
 REDUCTIONS = {"mean": "sum", "sum": "mean", "max": "min", "repeat": "tile", "var": "std"}
 REDUCTIONS |= {"amax": "amin"}
 
+OTHER_BASES = {"exp": "exp2", "log": "log2"}
+
 COUNTED = {"mean": "_mean_but_one", "sum": "_count_all"}
 """What may stand for a reduction that counts."""
 
@@ -75,13 +79,13 @@ def mutants_of(operation: "SpecifiedOperation") -> tuple[Mutant, ...]:
 
 
 def _mutants(operation: "SpecifiedOperation") -> Iterator[Mutant]:
-    if (source := read_source(operation)) is None:
+    if (source := read_source(operation.own)) is None:
         return
     for old, new in changes(source.function):
         words = describe(old, new, source.place(old))
         yield (
             words,
-            _answer_of(operation, source.tree, old, new),
+            _answer_of(operation, source, old, new),
             1 + is_renamed(old, new) + 2 * is_rounded(new),
         )
     yield from misread(operation)
@@ -101,22 +105,44 @@ class Source:
     first: int
 
     @property
-    def function(self) -> ast.AST:
-        return self.tree.body[0]
+    def function(self) -> ast.FunctionDef:
+        own = self.tree.body[0]
+        assert isinstance(own, ast.FunctionDef)
+        return own
+
+    @cached_property
+    def parents(self) -> dict[int, tuple[ast.AST, str]]:
+        """Whose part a node is, and which, by the node's identity."""
+        return {
+            id(node): (parent, field)
+            for parent in ast.walk(self.tree)
+            for field, own in ast.iter_fields(parent)
+            for node in (own if isinstance(own, list) else [own])
+        }
 
     def place(self, node: ast.AST) -> str:
         """Write ``my_spec.py:14``."""
         return f"{self.file}:{self.first + int(getattr(node, 'lineno', 1)) - 1}"
 
 
-def read_source(operation: "SpecifiedOperation") -> Source | None:
-    """Read the function in the user's file; None for one made at a prompt, which has no source."""
+def read_source(function: Callable[..., Any], file: str = "") -> Source | None:
+    """
+    Read a function in its file, or in what this is called; None for one made at a prompt, which has
+    no source.
+    """
     try:
-        lines, first = inspect.getsourcelines(operation.own)
+        lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, TypeError):
         return None
-    return Source(tree, Path(operation.own.__code__.co_filename).name, first)
+    own = tree.body[0]
+    if not isinstance(own, ast.FunctionDef):
+        return None
+    own.decorator_list, own.returns = [], None
+    for node in ast.walk(own.args):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return Source(tree, file or Path(function.__code__.co_filename).name, first)
 
 
 def numbers_of_source(operation: "SpecifiedOperation") -> Iterator[Number]:
@@ -125,7 +151,7 @@ def numbers_of_source(operation: "SpecifiedOperation") -> Iterator[Number]:
     front of what a function of one argument is taken of.
     """
     yield from numbers_of_arguments(operation)
-    if (source := read_source(operation)) is None:
+    if (source := read_source(operation.own)) is None:
         return
     for part, statement in equal_numbers(source.function):
         words, own, _ = _number(operation, source, part, part.value, ast.Constant)
@@ -164,7 +190,7 @@ def _changed(
     other: Callable[[float], ast.AST],
     number: float,
 ) -> Callable[[dict[str, Any]], Any]:
-    return _answer_of(operation, source.tree, node, other(number))
+    return _answer_of(operation, source, node, other(number))
 
 
 def _rounded(number: float) -> float:
@@ -220,11 +246,18 @@ def changes(function: ast.AST) -> Iterator[Change]:
         for old, new in _changes_of(node):
             yield _with_sides(around.get(id(old)), old, new)
         yield from slips_of(node)
+        yield from off_by_one(node)
         yield from sentinels_of(node, function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known:
             yield from ((node, ast.Name(other, ast.Load())) for other in known if other != node.id)
         if isinstance(node, ast.Assign):
             yield from _all_tiled(node)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.BinOp | ast.Call):
+            yield from ((node.value, _sum(named(name), node.value)) for name in known)
+
+
+def _sum(one: ast.expr, other: ast.expr) -> ast.BinOp:
+    return ast.BinOp(one, ast.Add(), other)
 
 
 def _sides(node: ast.BinOp) -> tuple[ast.expr, ast.expr]:
@@ -272,6 +305,12 @@ def _changes_of(node: ast.AST) -> Iterator[Change]:
         yield from _changes_of_comparison(node)
     elif isinstance(node, ast.BinOp):
         yield from _changes_of_operator(node)
+    elif isinstance(node, ast.BoolOp):
+        yield from _changes_of_condition(node)
+    elif isinstance(node, ast.AugAssign):
+        yield node, ast.copy_location(ast.Assign([node.target], node.value), node)
+        for other in OPERATORS.get(type(node.op), ()):
+            yield node, with_(node, op=other())
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield node, node.operand
         yield node, with_(node, operand=ABS([node.operand], []))
@@ -290,6 +329,14 @@ def _changes_of_comparison(node: ast.Compare) -> Iterator[Change]:
     for operator in (ast.Add, ast.Sub):
         moved = ast.BinOp(right, operator(), ast.Constant(1))
         yield node, with_(node, comparators=[moved, *node.comparators[1:]])
+
+
+def _changes_of_condition(node: ast.BoolOp) -> Iterator[Change]:
+    """Yield *or* for *and*, and each part left out."""
+    yield node, with_(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    for part in node.values:
+        rest = [other for other in node.values if other is not part]
+        yield node, with_(node, values=rest) if len(rest) > 1 else rest[0]
 
 
 def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
@@ -332,6 +379,8 @@ def _changes_of_call(node: ast.Call) -> Iterator[Change]:
     if name in ("cos", "sin", "maximum", "minimum"):
         pairs = {"cos": "sin", "sin": "cos", "maximum": "minimum", "minimum": "maximum"}
         yield node, _renamed(node, pairs[name])
+    if name in OTHER_BASES:
+        yield node, _renamed(node, OTHER_BASES[name])
     if name in ("cos", "sin"):
         yield node, ast.UnaryOp(ast.USub(), node)
     if name in REDUCTIONS and name != "repeat":
@@ -396,42 +445,39 @@ def _renamed(node: ast.Call, name: str) -> ast.Call:
     return with_(node, func=changed)
 
 
-class _Replace(ast.NodeTransformer):
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: ast.AST) -> Any:
-        return self.new if node is self.old else super().visit(node)
+def changed_function(
+    source: Source, old: ast.AST, new: ast.AST, names: dict[str, Any]
+) -> Callable[..., Any]:
+    """
+    Compile a function with one node replaced, which ends up among its own global names; the source
+    itself stays as it is.
+    """
+    ast.fix_missing_locations(ast.copy_location(new, old))
+    parent, field = source.parents[id(old)]
+    own = getattr(parent, field)
+    other = [new if each is old else each for each in own] if isinstance(own, list) else new
+    setattr(parent, field, other)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # some mutants make little sense
+            exec(compile(source.tree, "<mutant>", "exec"), names)
+    finally:
+        setattr(parent, field, own)
+    found: Callable[..., Any] = names[source.function.name]
+    return found
 
 
 def _answer_of(
-    operation: "SpecifiedOperation", tree: ast.Module, old: ast.AST, new: ast.AST
+    operation: "SpecifiedOperation", source: Source, old: ast.AST, new: ast.AST
 ) -> Callable[[dict[str, Any]], Any]:
     """Compile a mutant when it is first asked."""
 
     @lru_cache(maxsize=1)
     def changed() -> Callable[..., Any]:
-        whole = _replaced(tree, old, new)
-        function: Any = whole.body[0]
-        function.decorator_list, function.returns = [], None
-        for argument in (*function.args.args, *function.args.kwonlyargs):
-            argument.annotation = None
-        names = operation.own.__globals__ | STAND_INS
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # some mutants make little sense
-            exec(compile(ast.fix_missing_locations(whole), "<mutant>", "exec"), names)
-        found: Callable[..., Any] = names[function.name]
-        return found
+        return changed_function(source, old, new, operation.own.__globals__ | STAND_INS)
 
     def answer(inputs: dict[str, Any]) -> Any:
         with np.errstate(all="ignore"):
             return operation.with_function(changed()).evaluate(inputs)
 
     return answer
-
-
-def _replaced(tree: ast.Module, old: ast.AST, new: ast.AST) -> ast.Module:
-    """Copy a tree with one node replaced; the tree itself stays as it is."""
-    memo: dict[int, Any] = {}
-    whole = copy.deepcopy(tree, memo)
-    return _Replace(memo[id(old)], copy.deepcopy(new)).visit(whole)

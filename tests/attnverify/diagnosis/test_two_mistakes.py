@@ -297,7 +297,8 @@ def implementation_of(operation: str, function: Callable[..., Any]) -> Implement
     """A function whose answers are stored in float32."""
 
     def kernel(**given: Any) -> Any:
-        return map_leaves(lambda x: np.asarray(x, np.float32), function(**given))
+        found = function(**given)
+        return map_leaves(lambda x: None if x is None else np.asarray(x, np.float32), found)
 
     return Implementation(load_sample("one_fault_each"), CATALOGUE[operation], operation, kernel)
 
