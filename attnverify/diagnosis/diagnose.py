@@ -6,7 +6,8 @@ every mistake that such an operation can show. The yardstick is the specificatio
 recipe: whoever computes another function in the same arithmetic errs by about as much. A candidate
 explains the failure if it is within it in *all* failing cases, and predicts no failure in the cases
 that passed; the best is told, and a second one only if these cases cannot tell the two apart. Where
-none explains it, two are tried at once, a factor is fitted (attnverify/diagnosis/factors), what
+none explains it, two are tried at once, a factor is fitted (attnverify/diagnosis/factors), then
+each single change of the specification's own text (attnverify/diagnosis/matching/by_text.py), what
 explains a part is told of it (attnverify/diagnosis/matching/parts.py), and at last what probes have
 seen (attnverify/diagnosis/whereabouts).
 """

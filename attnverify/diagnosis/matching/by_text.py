@@ -69,7 +69,7 @@ def candidates_of_text(operation: Operation, seen: Observation) -> list[Candidat
 def is_like(candidate: Candidate, seen: Observation, number: int) -> bool:
     """Tell whether one of a candidate's outputs is near what was seen."""
     answer = answer_of(candidate, seen)
-    if [x.shape for x in answer] != [x.shape for x in seen.actual]:
+    if not answer or [x.shape for x in answer] != [x.shape for x in seen.actual]:
         return False
     return bool(seen.compared(number, answer[number]).budget <= TWO_ERRORS)
 
