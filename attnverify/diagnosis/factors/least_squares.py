@@ -22,6 +22,7 @@ ROUNDINGS = 8
 SHOWN = 5e-5
 """So far from 1 must a factor be to be told in hundredths of a per cent."""
 DIGITS = range(1, 8)
+FARTHEST = 1e6
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
 
@@ -34,10 +35,14 @@ class FactorModel:
     of: Callable[[Any], Any]
 
     def residual(self, g: float) -> ndarray:
-        """Outputs minus the function, in units of the yardstick."""
+        """
+        Outputs minus the function, in units of the yardstick; as large as can be where it has no
+        answer.
+        """
         seen = self.observation
-        with np.errstate(all="ignore"):
-            others = arrays(self.of(g))
+        if (answer := self.answer(g)) is None:
+            return np.full(sum(a.size for a in seen.actual), FARTHEST)
+        others = arrays(answer)
         parts = [
             unit(a, o, b, seen.dtype)
             for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)
@@ -45,16 +50,25 @@ class FactorModel:
         return np.concatenate([part.ravel() for part in parts])
 
     def fits(self, g: float | ndarray) -> bool:
-        return self.observation.distance(self.of(g)) <= 1
+        answer = self.answer(g)
+        return answer is not None and self.observation.distance(answer) <= 1
+
+    def answer(self, g: Any) -> Any:
+        """What the function gives, None where it raises: somebody's own may, of other numbers."""
+        try:
+            with np.errstate(all="ignore"):
+                return self.of(g)
+        except Exception:
+            return None
 
 
 def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> ndarray:
     """Errors in units of the yardstick; as large as can be where only the other is NaN."""
     with np.errstate(all="ignore"):
         size = tolerance(bound, actual, dtype) if bound is not None else np.ones(actual.shape)
-        error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -1e6, 1e6)
+        error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -FARTHEST, FARTHEST)
         lost = np.isnan(other) & ~np.isnan(actual)
-        return np.where(lost, 1e6, np.where(np.isfinite(error), error, 0.0))
+        return np.where(lost, FARTHEST, np.where(np.isfinite(error), error, 0.0))
 
 
 def fit_common_factor(

@@ -40,9 +40,7 @@ def fitted(number: Number, few: Sequence[Observation]) -> float | None:
 
     models = [FactorModel(o, partial(answered, o)) for o in few]
     best = own * fit_least_squares(models, [number / own for number in round_numbers(own)])
-    return fewest_digits(
-        best, lambda g: g != own and all(o.distance(answer(g)(o.inputs)) <= 1 for o in few)
-    )
+    return fewest_digits(best, lambda g: g != own and all(fit.fits(g / own) for fit in models))
 
 
 def round_numbers(own: float) -> list[float]:

@@ -79,7 +79,7 @@ def localize(
 
 def shows_weights(operation: Operation, o: Observation) -> bool:
     """Whether values that are unit vectors show the weights."""
-    given = {"query", "key", "value"} <= set(operation.arguments)
+    given = {"query", "key", "value"} <= set(operation.arguments) and operation.outside is None
     return given and not operation.is_gradient and "parameters" not in o.inputs
 
 
