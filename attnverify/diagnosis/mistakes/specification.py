@@ -69,8 +69,9 @@ def alike(old: ast.AST, new: ast.AST, kinds: dict[str, Any]) -> bool:
 
 
 def widened(source: Source, old: Any, new: Any) -> tuple[Any, Any]:
-    """Tell a short part by what it stands in: a line has several."""
-    while len(ast.unparse(old)) < SHORT and not hasattr(new, "told"):
+    """Tell a short part, or one that its line has twice, by what it stands in."""
+    line = ast.unparse(source.statement(old))
+    while not hasattr(new, "told") and is_ambiguous(ast.unparse(old), line):
         parent, field = source.parents[id(old)]
         if not isinstance(parent, ast.expr):
             break
@@ -78,6 +79,10 @@ def widened(source: Source, old: Any, new: Any) -> tuple[Any, Any]:
         other = [new if each is old else each for each in own] if isinstance(own, list) else new
         old, new = parent, with_(parent, **{field: other})
     return old, new
+
+
+def is_ambiguous(part: str, line: str) -> bool:
+    return len(part) < SHORT or line.count(part) > 1
 
 
 @lru_cache

@@ -120,6 +120,12 @@ class Source:
             for node in (own if isinstance(own, list) else [own])
         }
 
+    def statement(self, node: ast.AST) -> ast.AST:
+        """The statement that a node stands in."""
+        while not isinstance(node, ast.stmt) and id(node) in self.parents:
+            node, _ = self.parents[id(node)]
+        return node
+
     def place(self, node: ast.AST) -> str:
         """Write ``my_spec.py:14``."""
         return f"{self.file}:{self.first + int(getattr(node, 'lineno', 1)) - 1}"

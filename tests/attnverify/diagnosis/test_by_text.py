@@ -174,3 +174,12 @@ def test_no_change_writes_to_the_inputs() -> None:
             continue
     after = [x for x in leaves(case.inputs) if isinstance(x, ndarray)]
     assert all(map(np.array_equal, before, after))
+
+
+def test_of_two_alike_on_a_line_it_is_told_which() -> None:
+    """``weights[row]`` stands twice in the line of the scores' gradient."""
+    operation = CATALOGUE["scaled_dot_product_attention_grad"]
+    inputs = case_of(draw_recipes(operation.name, "any", 1, 0)[0], "float64").inputs
+    told = [words for words, *_ in text_mistakes(operation, inputs)]
+    assert not any(words.startswith("`weights[row]` as `dropped[row]`") for words in told)
+    assert any("@ d_weight` as `" in words and "dropped[row]" in words for words in told)
