@@ -57,6 +57,7 @@ def next_steps(
         if run.operations:
             yield from name_what_is_there(run)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
+        yield "next, to judge it by ten lines of NumPy of your own: attnverify new --spec"
 
 
 def describe_outcomes(
@@ -95,7 +96,10 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
     if wrong := wrong_cells(run, tallies):
         first, *others = [cause for cause in triage(tallies, run.is_red) if cause.required]
         count = f"{len(others) + 1} mistakes; the first: " if others else ""
-        return f"wrong in {name_dtypes(wrong)}: {count}{first.brief}"
+        where = name_dtypes(wrong)
+        if "," in where and where == name_dtypes(tallies):
+            where = "every dtype"
+        return f"wrong in {where}: {count}{first.brief}"
     if any(map(is_unexpected_pass, red)):
         return "a known failure passes: its line must go"
     if red:
@@ -248,6 +252,7 @@ def for_backend(backend: Any, operations: tuple[str, ...] = ()) -> Iterator[str]
         asked = operations[0] if len(operations) == 1 else "OPERATION"
         yield from name_the_operation(backend, asked)
         yield "next, for the names of the operations, by which functions are found: attnverify list"
+        yield "next, to judge it by ten lines of NumPy of your own: attnverify new --spec"
 
 
 def name_the_operation(backend: Any, operation: str) -> Iterator[str]:

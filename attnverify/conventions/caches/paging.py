@@ -67,6 +67,13 @@ def end_to_end(x: Options) -> ndarray:
     return there(x, flat[np.minimum(first[:, None] + y, flat.size - 1)])
 
 
+def rows_of_the_pool(x: Options) -> ndarray:
+    """A table in rows as long as the pool has pages, its end read again behind the end."""
+    flat, (B, Y) = x["page_table"].ravel(), x["page_table"].shape
+    at = np.arange(B)[:, None] * len(x["key_pages"]) + np.arange(Y)
+    return there(x, flat[np.minimum(at, flat.size - 1)])
+
+
 def as_they_lie(x: Options) -> ndarray:
     """For each sequence the first pages of the pool."""
     order = np.arange(x["page_table"].shape[1]) % len(x["key_pages"])
@@ -108,6 +115,9 @@ PAGING: tuple[Row, ...] = (
      changed(key_pages=heads_outside("key_pages"), value_pages=heads_outside("value_pages"))),
     ("page table", "end to end", "the pages of all sequences taken from the table end to end",
      changed(page_table=end_to_end)),
+    ("page table", "rows of the pool",
+     "a page table read in rows as long as the pool has pages (another stride)",
+     changed(page_table=rows_of_the_pool)),
     ("page table", "ignored", "the page table ignored, pages read in the order in which they lie",
      changed(page_table=as_they_lie)),
     ("page table", "ignored by prompts",

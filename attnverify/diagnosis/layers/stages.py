@@ -47,6 +47,10 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
         for words, activation in ACTIVATIONS.items():
             feed = partial(layers.feed_forward, activation=activation)
             yield words, with_hooks({"feed": feed})
+        for words, hooks in FEEDS.items():
+            yield words, with_hooks({"feed": partial(layers.feed_forward, **hooks)})
+        if "mems" not in operation.arguments:
+            yield "the layer's input x added behind the feed-forward, not its input", of_the_input
         for order in permutations(range(3)):
             names = ", ".join(PARTS[i] for i in order)
             yield (
@@ -68,6 +72,12 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
         if takes(operation, "linear"):
             linear = partial(passed_by, name)
             yield f"{name} never applied: what goes in goes on", with_hooks({"linear": linear})
+
+
+def of_the_input(operation: Operation, inputs: Inputs) -> Any:
+    """A second residual that begins where the first does."""
+    feed = partial(layers.feed_forward, residual=lambda _, y: inputs["x"] + y)
+    return in_stages(operation)(**inputs, feed=feed)
 
 
 def takes(operation: Operation, hook: str) -> bool:
@@ -316,4 +326,14 @@ ACTIVATIONS: dict[str, Callable[[ndarray], ndarray]] = {
     "SiLU in place of the ReLU": lambda a: a / (1 + np.exp(-a)),
     "a sigmoid in place of the ReLU": lambda a: 1 / (1 + np.exp(-a)),
     "the square of the ReLU in its place": lambda a: np.maximum(a, 0) ** 2,
+}
+FEEDS: dict[str, dict[str, Any]] = {
+    "the ReLU behind the second linear map of the feed-forward, not between the two": {
+        "activation": lambda a: a,
+        "residual": lambda x, y: x + np.maximum(y, 0),
+    },
+    "the ReLU behind the residual of the feed-forward, not between its linear maps": {
+        "activation": lambda a: a,
+        "residual": lambda x, y: np.maximum(x + y, 0),
+    },
 }

@@ -40,6 +40,8 @@ def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
                 f"gradients by biases of the {which} batch entry alone, not summed over the batch",
                 partial(with_one_entry_of_biases, place=place),
             )
+    if "norm.weight" in operation.traits.parameters:
+        yield "gradients by the norms' weights and biases exchanged", exchanged
     if "D" in operation.sizes and "E" in operation.sizes:
         yield "the key's width D for the value's: columns beyond D left out", within_key_width
         if operation.is_staged:
@@ -57,6 +59,8 @@ def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
     if {"query", "key", "value"} <= set(names) and "N" in operation.sizes:
         for size in (8, 16, 32, 64, 128, 4):
             yield ROW_AGAIN.format(size=size), partial(with_last_row_again, size)
+            if "H" in operation.sizes and not operation.is_packed:
+                yield SPILT.format(size=size), partial(with_spilt_tiles, size)
     if operation.name == "update_mems_grad":
         yield "a memory that is not detached: gradients flow into it", through_memory
     if operation.name == "softmax_grad":
@@ -95,6 +99,38 @@ def with_one_entry_of_biases(operation: Operation, inputs: Inputs, place: int) -
         else own
         for own, part in zip(whole, one, strict=True)
     )
+
+
+def exchanged(operation: Operation, inputs: Inputs) -> Any:
+    """Return the gradients, those by a norm's weight and bias (0 where it has none) exchanged."""
+    own = inputs["parameters"]
+    weights = [name for name in own if name.endswith("norm.weight")]
+    biases = [name.removesuffix("weight") + "bias" for name in weights]
+    zeros = {bias: np.zeros_like(own[name]) for name, bias in zip(weights, biases, strict=True)}
+    given = inputs | {"parameters": zeros | {n: x for n, x in own.items() if x is not None}}
+    other = dict(zip([*weights, *biases], [*biases, *weights], strict=True))
+    return tuple(
+        {name: None if own[name] is None else part[other.get(name, name)] for name in own}
+        if isinstance(part, dict)
+        else part
+        for part in operation.reference(**given)
+    )
+
+
+SPILT = "a last tile of {size} rows or keys written whole, over the first ones of the next head"
+
+
+def with_spilt_tiles(size: int, operation: Operation, inputs: Inputs) -> Any:
+    """Return the gradients, 0 where the head before has written beyond its end."""
+
+    def spilt(x: Any) -> Any:
+        if x is None or np.ndim(x) != 4 or x.shape[2] <= size:
+            return x
+        heads = x.reshape(-1, *x.shape[2:]).copy()
+        heads[1:, : -x.shape[2] % size] = 0
+        return heads.reshape(x.shape)
+
+    return tuple(map(spilt, operation.reference(**inputs)))
 
 
 def with_one_reader(operation: Operation, inputs: Inputs, place: int) -> Any:

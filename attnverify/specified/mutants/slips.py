@@ -248,3 +248,35 @@ def with_(node: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         setattr(made, name, value)
     return made
+
+
+SUMS, PRODUCTS = (ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult)
+LOOSER = ((SUMS, PRODUCTS), ((ast.BitOr,), (ast.BitAnd,)))
+"""Operators that want brackets within others."""
+
+
+def without_brackets(node: ast.AST) -> Iterator[Change]:
+    """Yield a part of an expression in brackets that escapes what stands around these."""
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+        for inner in (x for x in node.values if isinstance(x, ast.BoolOp)):
+            others = [x for x in node.values if x is not inner]
+            for part in inner.values:
+                rest = [x for x in inner.values if x is not part]
+                kept = with_(inner, values=rest) if len(rest) > 1 else rest[0]
+                yield node, ast.BoolOp(ast.Or(), [part, with_(node, values=[kept, *others])])
+    if not isinstance(node, ast.BinOp):
+        return
+    for side in ("left", "right"):
+        inner = getattr(node, side)
+        if isinstance(inner, ast.BinOp) and any(
+            isinstance(inner.op, loose) and isinstance(node.op, tight) for loose, tight in LOOSER
+        ):
+            yield node, with_(inner, left=with_(node, **{side: inner.left}))
+            yield node, with_(inner, right=with_(node, **{side: inner.right}))
+
+
+def counted_from_elsewhere(node: ast.AST) -> Iterator[Change]:
+    """Yield what counts from 0 as what counts from 1, and from -1."""
+    if isinstance(node, ast.Call) and name_of(node) == "arange" and len(node.args) == 1:
+        for operator in (ast.Add, ast.Sub):
+            yield node, ast.BinOp(node, operator(), ast.Constant(1))

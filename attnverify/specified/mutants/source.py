@@ -25,6 +25,7 @@ from attnverify.specified.mutants.misread import misread, numbers_of_arguments
 from attnverify.specified.mutants.slips import (
     HALVES,
     Change,
+    counted_from_elsewhere,
     equal_numbers,
     helped,
     name_of,
@@ -35,6 +36,7 @@ from attnverify.specified.mutants.slips import (
     slips_of,
     with_,
     with_number,
+    without_brackets,
 )
 from attnverify.specified.mutants.stand_ins import STAND_INS, WORDS
 from attnverify.specified.mutants.steps import changed_steps, without_maxima
@@ -253,6 +255,8 @@ def changes(function: ast.AST) -> Iterator[Change]:
             yield _with_sides(around.get(id(old)), old, new)
         yield from slips_of(node)
         yield from off_by_one(node)
+        yield from without_brackets(node)
+        yield from counted_from_elsewhere(node)
         yield from sentinels_of(node, function)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in known:
             yield from ((node, ast.Name(other, ast.Load())) for other in known if other != node.id)

@@ -11,7 +11,7 @@ READS = {
     "catalogue/docstrings.py": "the clauses of the specification",
     "backends/calls/arguments.py": "the signature that a compiled function says in its docstring",
     "backends/source.py": "what the user calls a backend",
-    "backends/calls/terms.py": "the axes of an annotation",
+    "backends/calls/headless.py": "the axes of an annotation",
     "bench/report/html_page.py": "a plot that matplotlib drew",
     "bench/report/results.py": "a device's name, for a folder",
     "catalogue/operation.py": "the letters of a signature",

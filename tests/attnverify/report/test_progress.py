@@ -16,7 +16,7 @@ import pytest
 
 from attnverify.backends.functions import HAS_OTHERS
 from attnverify.report import progress
-from attnverify.report.next_steps import next_steps
+from attnverify.report.next_steps import describe_outcome, next_steps
 from attnverify.report.progress import Counts, clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour
 from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
@@ -240,8 +240,8 @@ def test_the_variables_are_honoured(
     monkeypatch.setenv("TERM", "xterm")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert use_colour(SimpleNamespace(isatty=lambda: True)) is colour  # type: ignore[arg-type]
-    assert use_colour(SimpleNamespace(isatty=lambda: False)) is (variables == {"FORCE_COLOR": "1"})  # type: ignore[arg-type]
+    assert use_colour(SimpleNamespace(isatty=lambda: True)) is colour
+    assert use_colour(SimpleNamespace(isatty=lambda: False)) is (variables == {"FORCE_COLOR": "1"})
 
 
 def test_words_are_coloured_and_parts_of_words_are_not() -> None:
@@ -354,3 +354,17 @@ def test_the_line_of_a_failure_says_what_fails() -> None:
     assert " ".join(verdict_line(failed).split()) == "failed values float32 softmax of mine: NaN"
     without = cell | {"verdict": "unsupported", "reason": "has no gradient", "findings": []}
     assert verdict_line(without).endswith("softmax of mine: has no gradient")
+
+
+def test_all_dtypes_leave_room_for_the_cause_in_the_last_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``wrong in float64, float32, float16, bfloat16: it ...`` says less than it could."""
+    cause = SimpleNamespace(required=True, brief="b")
+    monkeypatch.setattr("attnverify.report.next_steps.triage", lambda *_: [cause])
+    monkeypatch.setattr("attnverify.report.next_steps.wrong_cells", lambda run, own: own[:2])
+    run: Any = SimpleNamespace(is_red=lambda tally: True)
+    cells = [{"dtype": dtype} for dtype in ("float32", "float16", "bfloat16")]
+    assert describe_outcome(run, "mine", cells[:2]) == "wrong in every dtype: b"
+    assert describe_outcome(run, "mine", cells) == "wrong in float32, float16: b"
+    assert describe_outcome(run, "mine", cells[:1]) == "wrong in float32: b"

@@ -57,6 +57,15 @@ def half_windows(B: int, N: int, M: int, **options: Any) -> ndarray:
     return visible_keys(B, N, M, **options | {"window": halved})
 
 
+def pinned_for_all(B: int, N: int, M: int, **options: Any) -> ndarray:
+    """Pinned keys that every row sees, those before them too."""
+    offset = real_offset({"B": B, "N": N, "M": M, **options})
+    free = {"causal": False, "window": None, "chunk": None, "pinned": 0, "offset": offset}
+    first = np.arange(M) < options.get("pinned", 0)
+    unordered = visible_keys(B, N, M, **options | free)
+    return visible_keys(B, N, M, **options) | (first & unordered)
+
+
 def with_option(name: str, change: Callable[..., Any], B: int, N: int, M: int, **o: Any) -> ndarray:
     """One option changed, where it is given: ``change`` takes it and the number of keys."""
     return visible_keys(B, N, M, **o | ({name: change(o[name], M)} if o.get(name) else {}))
@@ -99,6 +108,7 @@ VISIBLE: tuple[tuple[str, Visible], ...] = (
     ("a window counted from a row's number in its call, not from its position", window_of_rows),
     ("chunks counted from a row's number in its call, not from its position", chunk_of_rows),
     ("a left window of half as many keys", half_windows),
+    ("pinned keys that every row sees, those ahead of it too", pinned_for_all),
     *((words, partial(with_option, name, change)) for words, name, change in EDGES),
     ("rows one position too far on", partial(shifted, 1)),
     ("rows one position too far back", partial(shifted, -1)),
