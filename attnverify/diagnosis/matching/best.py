@@ -52,7 +52,8 @@ def best_matches(
     """
     Return the candidate that is nearest to all failing observations, with its worst share of the
     yardstick, and those that are as near. Where the specification is beyond it, the candidate must
-    be nearer. None where nothing but NaN was seen, with which everything agrees that gives NaN.
+    be nearer, and where it is not, another function. None where nothing but NaN was seen, with
+    which everything agrees that gives NaN.
     """
     wrong = sorted((o for o in seen if o.wrong), key=lambda o: o.size)
     if not any(o.is_telling for o in wrong):
@@ -64,7 +65,8 @@ def best_matches(
         worst = {
             candidate: max(worst[candidate], ratio)
             for candidate, ratio in distances.items()
-            if is_near(candidate, observation) and (ratio < law or law <= 1 or candidate.rounds)
+            if is_near(candidate, observation)
+            and (ratio < law or (law <= 1 and ratio != law) or candidate.rounds)
         }
     worst = {
         candidate: ratio

@@ -41,6 +41,7 @@ from tests.attnverify.diagnosis.test_two_mistakes import (
     sdpa,
     shares,
 )
+from tests.support.judge_text import judged
 from tests.support.quick_search import cell_of
 
 XL, XL_LAYER = "transformer_xl_attention", "transformer_xl_layer"
@@ -480,3 +481,20 @@ def scaled_dot_product_attention(query, key, value):
     other.mkdir()
     said = cell_of(other, f"{text}\n{line[0]}\n", "float32").implementation
     assert failing and all(is_right(said, case) for case in cases)
+
+
+ROUNDED_SUMS = """
+import numpy as np
+
+def softmax(x, axis=-1):
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return e / e.sum(axis=axis, keepdims=True)
+"""
+
+
+def test_what_is_the_specification_itself_in_a_failing_case_explains_nothing(
+    tmp_path: Path,
+) -> None:
+    """Sums that stand still in bfloat16 were told as tiles of 128 keys, at two keys too."""
+    findings = judged(tmp_path, ROUNDED_SUMS, "bfloat16").findings
+    assert findings and not any("tile of 128" in str(one.cause) for one in findings)
