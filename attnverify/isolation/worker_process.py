@@ -217,11 +217,21 @@ class Worker:
                 self.process.send_signal(signal.SIGUSR1)  # it writes down where it stands
                 time.sleep(2 * POLL)
             return f"hung: no answer in {seconds:g} s"
-        if self.held and (words := self.limits.exceeded(self.memory() - self.held)):
+        if words := self.excess():
             return words
         if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:
             return f"flooded: more than {self.limits.output} MB of output"
         return ""
+
+    def excess(self) -> str:
+        """
+        Say that it holds too much memory, or "". A child that was forked a moment ago counts the
+        same pages again until it is another program, so that it is looked at twice.
+        """
+        if not self.held or not self.limits.exceeded(self.memory() - self.held):
+            return ""
+        time.sleep(2 * POLL)
+        return self.limits.exceeded(self.memory() - self.held)
 
     def end(self) -> str:
         """Say how the process ended by itself, in words."""

@@ -347,6 +347,18 @@ def without_machine(report: Any) -> Any:
     return [without_machine(x) for x in report] if isinstance(report, list) else report
 
 
+@pytest.mark.parametrize(("then", "told"), [(300.0, ""), (900.0, "out of memory: it took 700 MB")])
+def test_a_child_that_was_forked_a_moment_ago_is_not_counted_twice(
+    then: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right worker was ended at twice what it held, once in many runs."""
+    seen = iter((900.0, then))
+    monkeypatch.setattr(Worker, "memory", lambda _: next(seen))
+    worker = Worker.__new__(Worker)
+    worker.limits, worker.held = Limits(memory=400), 200.0
+    assert worker.excess().partition(",")[0] == told
+
+
 @pytest.mark.parametrize("backend", ["mixed_verdicts", "nondeterministic"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
     line = ("--backend", str(SAMPLES / f"{backend}.py"), "--failures")

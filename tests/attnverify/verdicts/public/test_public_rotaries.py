@@ -129,7 +129,7 @@ SLIPS = {
     "last pair": (TABLES, f"angle[..., -1:] = 0\n    {TABLES}", "unsaid"),
     "reversed": (OWN, f"    f = f.flip(0)\n{OWN}", "unsaid"),
     "half positions": (AT, f"{AT} * 0.5", "unsaid"),
-    "reflected": ("sin + second.float()", "sin - second.float()", "unsaid"),
+    "reflected": ("sin + second.float()", "sin - second.float()", "as `x[b, :, i, a] * sin - "),
 }
 """What is changed of the FlashAttention adapter, and how the cause is told, where one is."""
 
