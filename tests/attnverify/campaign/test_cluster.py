@@ -112,6 +112,14 @@ class Machines:
             self.entered[name] = self.network.add(name)
         return self.entered.get(name, [])
 
+    def alone(self) -> list[str]:
+        """Return what a command begins with that must not see the user's folder."""
+        return hidden(self.folder / "client") if self.network is not None else []
+
+    def try_alone(self) -> None:
+        """Raise an error where a folder cannot be hidden."""
+        subprocess.run([*self.at("scheduler"), *self.alone(), "true"], check=True)
+
     def start(self, *workers: str) -> None:
         """Start the scheduler, then the workers of these names."""
         host, port = self.address.removeprefix("tcp://").split(":")
@@ -123,8 +131,15 @@ class Machines:
         """Start one of them in its folder, as the leader of a group of processes."""
         there = self.folder / folder
         there.mkdir(exist_ok=True)
-        alone = hidden(self.folder / "client") if self.network is not None else []
-        line = [*self.at(folder), *alone, sys.executable, "-m", "dask", *command, "--no-dashboard"]
+        line = [
+            *self.at(folder),
+            *self.alone(),
+            sys.executable,
+            "-m",
+            "dask",
+            *command,
+            "--no-dashboard",
+        ]
         own = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         log = (there / "log").open("wb")
         self.running.append(
@@ -144,13 +159,12 @@ class Machines:
 def machines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machines]:
     pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
     with ExitStack() as opened:
-        joined = None
-        if request.param == "a network":
-            try:
-                joined = opened.enter_context(network())
-            except OSError as error:
-                pytest.skip(f"no network of namespaces can be made: {error}")
-        found = Machines(tmp_path, joined)
+        try:
+            joined = opened.enter_context(network()) if request.param == "a network" else None
+            found = Machines(tmp_path, joined)
+            found.try_alone()
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no network of namespaces can be made: {error}")
         yield found
         for number in range(len(found.running)):
             found.kill(number)
