@@ -438,10 +438,8 @@ def sorted_by_size(cases: list[Case]) -> list[Case]:
 def describe_terms(said: dict[str, Any]) -> str:
     """Say what is taken, with the lines that say so in a file."""
     lines = "; ".join(line_of(name, value) for name, value in said.items())
-    if [*said] == ["LAYOUT"]:
-        order = f"the same calls are right in the order {' '.join(said['LAYOUT'])}"
-        return f"{LAYOUTS.get(said['LAYOUT'], order)}; {MEANT}{lines}"
-    return f"the same calls are right otherwise; {MEANT}{lines}"
+    how = LAYOUTS[said["LAYOUT"]][1] if [*said] == ["LAYOUT"] else "otherwise"
+    return f"the same calls are right {how}; {MEANT}{lines}"
 
 
 MEANT = "if meant so, add: "

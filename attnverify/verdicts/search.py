@@ -519,8 +519,8 @@ def tell_feature(search: Search, what: str, finding: Finding) -> Iterator[str]:
     """
     own, passing = search.implementation.backend.declared, search.passing
     if not what.startswith(NO_ANSWER) or not passing:
-        features = {WITHOUT_A_FEATURE.get(cause, "") for cause in finding.causes}
-        if len(features) == 1 and (name := features.pop()) and name not in own.features:
+        features = {WITHOUT_A_FEATURE[one] for one in finding.causes if one in WITHOUT_A_FEATURE}
+        if len(features) == 1 and (name := features.pop()) not in own.features:
             yield f"if this is not supported, say so in the file: {own.line_without(name)}"
         return
     given = [options_of(case.recipe).keys() for case in search.failing[what]]

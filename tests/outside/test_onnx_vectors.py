@@ -17,7 +17,7 @@ from attnverify.catalogue.dtypes import largest
 from attnverify.judge.comparison import compare
 from attnverify.precision import Precision, resolve
 
-pytest.importorskip("onnx", reason="ONNX's vectors come with its package, one of the peers")
+pytest.importorskip("onnx", reason="ONNX's vectors come with its package")
 
 INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 AT_LEAST = 93

@@ -197,12 +197,14 @@ def is_empty_lse(value: Any) -> bool:
     return number and (isfinite(value) or value == inf)
 
 
+EXCHANGED = "heads and positions are exchanged"
 LAYOUTS = {
-    "BNHD": "the same calls are right in the order B N H D",
-    "BND": "the same calls are right without an axis of heads",
-    "ND": "the same calls are right one matrix at a time",
+    "BHND": (EXCHANGED, "in the order B H N D"),
+    "BNHD": (EXCHANGED, "in the order B N H D"),
+    "BND": ("it takes no axis of heads", "without an axis of heads"),
+    "ND": ("it takes one matrix at a time", "one matrix at a time"),
 }
-"""What is told of each where a file should have said so."""
+"""What goes wrong where a file should have said so, and how the same calls are right."""
 
 TERMS: dict[str, Term] = {
     "CAUSAL": Term(
@@ -210,8 +212,7 @@ TERMS: dict[str, Term] = {
         without_causality,
     ),
     "LAYOUT": Term(
-        "BHND, BNHD, BND or ND", lambda x: x in ("BHND", *LAYOUTS), (),
-        "heads and positions are exchanged", lambda op: bool(layouts_of(op)),
+        ", ".join(LAYOUTS), lambda x: x in LAYOUTS, (), EXCHANGED, lambda op: bool(layouts_of(op)),
         exchange_given, exchange_returned,
     ),
     "LSE_LAYOUT": Term(
@@ -288,8 +289,7 @@ def translated(
 
 def words_of(name: str, value: Any) -> str:
     """Say what goes wrong where a file should have said this."""
-    fewer = {"BND": "it takes no axis of heads", "ND": "it takes one matrix at a time"}
-    return fewer.get(value, "") if name == "LAYOUT" and value in fewer else TERMS[name].words
+    return LAYOUTS[value][0] if name == "LAYOUT" else TERMS[name].words
 
 
 def line_of(name: str, value: Any) -> str:

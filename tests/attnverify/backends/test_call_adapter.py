@@ -190,7 +190,7 @@ def test_the_mapping_is_told(names: str, declared: str, note: str, tmp_path: Pat
         ("a, b, c", "", "argument 'a'"),
         ("q_k, key, value", "", 'ARGUMENTS = {"q_k": "query"}'),
         ("a, valeu, keyz", "", '{"valeu": "value", "keyz": "key", "a": "query"}'),
-        ("q, k, v", "LAYOUT = 'NBHD'", "LAYOUT: wanted BHND, BNHD, BND or ND"),
+        ("q, k, v", "LAYOUT = 'NBHD'", "LAYOUT: wanted BHND, BNHD, BND, ND"),
         ("q, k, v", "ARGUMENTS = ['q']", "ARGUMENTS: wanted a mapping"),
     ],
 )
