@@ -48,9 +48,11 @@ class Declarations:
     terms: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, str | None] = field(default_factory=dict)
 
-    def line_without(self, feature: str) -> str:
-        """Write the line of a file that lacks a feature more than it says now."""
-        return f"FEATURES = {dict(self.features) | {feature: False}}".replace("'", '"')
+    def line_without(self, *features: str) -> str:
+        """Write the line of a file that lacks these features besides what it says now."""
+        return f"FEATURES = {dict(self.features) | dict.fromkeys(features, False)}".replace(
+            "'", '"'
+        )
 
     @property
     def limits(self) -> dict[str, Any]:

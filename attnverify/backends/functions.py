@@ -16,6 +16,7 @@ import numpy as np
 from attnverify.backends.array_libraries import Array, Library, by_autograd
 from attnverify.backends.calls.arguments import Binding, UnknownArgument, bind
 from attnverify.backends.calls.call_adapter import adapt_signature
+from attnverify.backends.calls.layer_modules import as_function, is_module
 from attnverify.backends.declarations import Declarations
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.modules import NotThere, parse_module
@@ -38,7 +39,7 @@ def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable
             hint = f"; did you mean {close[0]}?" if close else ""
             raise NotThere(f"{asked.place} has no {asked.function}{hint}")
         found = getattr(found, name)
-    if isinstance(found, type):
+    if isinstance(found, type) and not is_module(found):
         made = f"{asked.name.lower()}_made"
         raise NotThere(
             f"{asked.function} is a class, and an instance of it is judged: write "
@@ -66,9 +67,11 @@ def describe_names(root: ModuleType, functions: dict[str, Callable[..., Any]], s
     classes = [n.name for n in ast.walk(parse_module(root)) if isinstance(n, ast.ClassDef)]
     if not classes:
         return ": it has no function"
+    layers = [name for name in classes if is_module(getattr(root, name, None))]
+    given = f"multi_head_self_attention = {layers[-1]}" if layers else f"softmax = {classes[0]}()"
     return (
         f": it has no function, but classes ({', '.join(classes)}); what can be called is judged "
-        f"under the name of an operation, as in softmax = {classes[0]}()"
+        f"under the name of an operation, as in {given}"
     )
 
 
@@ -81,13 +84,19 @@ def exported_functions(modules: list[ModuleType]) -> dict[str, Callable[..., Any
             if (
                 name.islower()
                 and callable(thing)
-                and not isinstance(thing, type)
+                and (not isinstance(thing, type) or is_module(thing))
                 and not is_device_kernel(thing)
                 and name not in BACKEND_FUNCTIONS
             ):
                 functions[name] = thing
         functions |= dict(answers_of(module))
-    return functions
+    return functions or only_layer(modules[0])
+
+
+def only_layer(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Find the one class of a file without functions that is a module of torch."""
+    own = [name for name in public_functions(module) if is_module(getattr(module, name))]
+    return {own[0]: getattr(module, own[0])} if len(own) == 1 else {}
 
 
 def is_device_kernel(thing: Any) -> bool:
@@ -230,8 +239,9 @@ def bound_arguments(
     function: Callable[..., Any], operation: str, declared: Declarations
 ) -> Binding | None:
     """Return how a function is called with the arguments of an operation; None where it cannot."""
+    own = CATALOGUE[operation]
     try:
-        return bind(function, CATALOGUE[operation], declared)
+        return bind(as_function(function, own) if is_module(function) else function, own, declared)
     except ValueError:
         return None
 

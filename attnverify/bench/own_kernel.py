@@ -143,7 +143,8 @@ def race_one(implementation: Implementation, case: Case, wrong: bool, measured: 
     own = Contestant(label_of(implementation), place, implementation.how)
     question = ask(case, device())
     entry = enter_own(implementation, question, own, wrong)
-    on_step.get()(f"loading who else has {case.operation}")
+    if entry.runs:
+        on_step.get()(f"loading who else has {case.operation}")
     written = getattr(implementation.operation, "source", "")
     specification = [Contestant("the specification", written)] * bool(written)
     # nobody to be compared with: none is timed

@@ -146,7 +146,8 @@ def is_worth_a_run(given: dict[str, Any]) -> bool:
 def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
     """
     Return the operations to judge. With --inputs there is one: where --op does not name it, that of
-    the backend's only function. Raises UsageError before anything is loaded.
+    the backend's only function, by its name or, once it is loaded, by what it is taken for. Raises
+    UsageError where there is another number of them.
     """
     asked: tuple[str, ...] = given["op"]
     if not given["inputs"]:
@@ -156,6 +157,7 @@ def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
     if not Path(given["inputs"]).is_file():
         raise click.UsageError(f"--inputs: no file {given['inputs']}")
     found = asked or tuple({one for name in given["backend"] for one in find_operations(name)})
+    found = found or tuple({one for name in given["backend"] for one in loaded_operations(name)})
     if len(found) != 1:
         there = f" ({', '.join(sorted(found))})" if found else ""
         raise click.UsageError(
@@ -163,6 +165,14 @@ def operations_of_inputs(given: dict[str, Any]) -> tuple[str, ...]:
             "holds the arguments of one"
         )
     return found
+
+
+def loaded_operations(source: str) -> Iterator[str]:
+    """Name the operations, gradients apart, that a backend turns out to have."""
+    from attnverify.backends.loader import load
+
+    for one in load(source).implementations:
+        yield one.operation.forward.name
 
 
 HOW_TO_NAME_ONE = """a backend to judge is wanted:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.calls.arguments import BIASES, SYNONYMS
+from attnverify.backends.calls.headless import has_heads
 from attnverify.catalogue.annotations import Domain
 from attnverify.catalogue.operation import CATALOGUE, MASKS, Operation
 from attnverify.catalogue.rows import sampled_rows, single_row
@@ -228,8 +229,25 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
             raise ValueError(f"inputs: {operation.name} wants {name}, which is not there")
         tree[name] = None
     found = {name: tree[name] for name in operation.arguments if name in tree}
+    found = _with_heads(operation, found)
     pairs = {name: domain for name, domain in operation.domains.items() if name in found}
     return found | {name: _as_pair(found[name], domain) for name, domain in pairs.items()}
+
+
+def _with_heads(operation: Operation, inputs: Inputs) -> Inputs:
+    """
+    Return arrays without heads [B N D] and single matrices [N D], as kernels with such a LAYOUT
+    take them, as arrays of one head, of one entry; a mask [B N M] that comes with them too.
+    """
+    ndim = {name: getattr(x, "ndim", 0) for name, x in inputs.items()}
+    headed = [name for name, axes in operation.axes.items() if has_heads(axes, width=True)]
+    if {ndim.get(name) for name in headed} not in ({2}, {3}):
+        return inputs
+    masks = [name for name in (operation.mask, "keep") if ndim.get(name or "") == 3]
+    return {
+        name: x.reshape(-1, 1, *x.shape[-2:]) if name in (*headed, *masks) else x
+        for name, x in inputs.items()
+    }
 
 
 def _as_pair(value: Any, domain: Domain) -> Any:

@@ -187,7 +187,7 @@ def in_words(row: Row) -> str:
     return ", ".join(f"{', '.join(aspects)} {word}" for word, aspects in words.items())
 
 
-UNTIL = "judged when that is mended"
+UNTIL = "not judged until that is mended"
 """Of what shows nothing of its own while another fails."""
 
 

@@ -335,7 +335,7 @@ def find_plain_terms(implementation: Implementation, dtype: str) -> dict[str, An
     which none is as the file has it; {} for a function of ours, and where there is no such thing.
     """
     operation, declared = implementation.operation, implementation.backend.declared
-    if declared is STRICT or not (layouts_of(operation) or operation.shares_keys):
+    if declared is STRICT or not (layouts_of(operation) or may_be_causal(operation)):
         return {}
     if any(is_right(implementation, case) for case in _plain_calls(operation, dtype, {})):
         return {}
@@ -364,6 +364,8 @@ def _plain_calls(operation: Operation, dtype: str, said: dict[str, Any]) -> list
     recipes = [fixed_recipe(operation, sizes, seed=seed) for seed in (7, 8)]
     if operation.axes and next(iter(operation.axes.values())).startswith("..."):
         recipes = [replace(one, options=one.options | {"lead": LEAD}) for one in recipes]
+    if "?" in operation.traits.parameters:
+        recipes = [replace(one, options=one.options | {"biases": False}) for one in recipes]
     features = {"causal": True} if "CAUSAL" in said else {}
     return [case_of(recipe, dtype) for recipe in fitted_recipes(recipes, features)]
 

@@ -245,9 +245,12 @@ class Search:
 
     def find_unsaid(self, cell: Cell) -> dict[str, Any]:
         """Find the terms that its file does not say and that explain every failure."""
-        return find_plain_terms(cell.implementation, self.dtype) or find_terms(
-            self.implementation, self.failing, self.passing
-        )
+        own = cell.implementation
+        if said := find_plain_terms(own, self.dtype):
+            return said
+        if self.dtype == "float64" and not self.passing:  # as who computes in float32 is right
+            return find_plain_terms(own, "float32")
+        return find_terms(self.implementation, self.failing, self.passing)
 
     def find_exceeded(self) -> str:
         """
@@ -487,13 +490,15 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
     failing = {what: search.failing[what] for what in found}
     draws = Draws(kind, fresh, options.seed)
     regions = offers(implementation, cell.dtype, failing, search.passing, draws, budget)
+    lacking = {what: lacked_feature(search, what, finding) for what, finding in found.items()}
+    line = implementation.backend.declared.line_without(*filter(None, lacking.values()))
     return [
         replace(
             finding,
             share=search.share_of(search.failing[what]),
             condition=(told := () if is_wide(regions[what]) else regions[what].told),
             held=regions[what].counts if told else "",
-            notes=(*finding.notes, *tell_feature(search, what, finding)),
+            notes=(*finding.notes, *[f"{NOT_SUPPORTED}{line}"] * bool(lacking[what])),
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
         for what, finding in found.items()
@@ -512,22 +517,22 @@ NO_ANSWER = ("raised", "wrong shape", "wrong type")
 """How the kinds of failures begin by which a function may say that it does not do a thing."""
 
 
-def tell_feature(search: Search, what: str, finding: Finding) -> Iterator[str]:
+NOT_SUPPORTED = "if this is not supported, say so in the file: "
+
+
+def lacked_feature(search: Search, what: str, finding: Finding) -> str:
     """
-    Give the line that declares a feature, where it alone sets these failures apart, or where calls
-    without it do not show the convention that explains them.
+    Name the feature that alone sets these failures apart, or without which calls do not show the
+    convention that explains them; "" where there is none.
     """
     own, passing = search.implementation.backend.declared, search.passing
     if not what.startswith(NO_ANSWER) or not passing:
         features = {WITHOUT_A_FEATURE[one] for one in finding.causes if one in WITHOUT_A_FEATURE}
-        if len(features) == 1 and (name := features.pop()) not in own.features:
-            yield f"if this is not supported, say so in the file: {own.line_without(name)}"
-        return
+        return "".join(features.difference(own.features)) if len(features) == 1 else ""
     given = [options_of(case.recipe).keys() for case in search.failing[what]]
     if set.intersection(*map(set, given)).difference(*(options_of(x.recipe) for x in passing)):
-        return  # an option that no feature is about sets them apart
+        return ""  # an option that no feature is about sets them apart
     needed = [list(features_of(case.inputs)) for case in search.failing[what]]
     known = {name for case in passing for name in features_of(case.inputs)} | {*own.features}
     found = [name for name in needed[0] if name not in known and all(name in n for n in needed)]
-    if found:
-        yield f"if this is not supported, say so in the file: {own.line_without(found[-1])}"
+    return found[-1] if found else ""

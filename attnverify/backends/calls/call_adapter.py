@@ -9,6 +9,7 @@ from typing import Any
 
 from attnverify.backends.calls.arguments import Binding, _takes_any_name, bind, parameters_of
 from attnverify.backends.calls.headless import by_layout, has_heads
+from attnverify.backends.calls.layer_modules import as_function, is_module
 from attnverify.backends.calls.option_forms import from_shapes, own_form
 from attnverify.backends.calls.terms import (
     concerning,
@@ -28,7 +29,9 @@ def adapt_signature(
     Return the function as one that takes the specification's arguments by name, and ``dtype`` if it
     knows that keyword. Raises ValueError where its arguments cannot be told.
     """
-    declared = declared or Declarations()
+    declared, own = declared or Declarations(), function
+    if is_module(function):
+        function = as_function(function, operation)
     defaults = {name: parameter.default for name, parameter in operation.parameters.items()}
     takes_any = _takes_any_name(function)
     if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
@@ -80,7 +83,7 @@ def adapt_signature(
     def adapted(**inputs: Any) -> Any:
         return by_layout(said.get("LAYOUT"), once, operation, inputs)
 
-    adapted.own = function  # type: ignore[attr-defined]
+    adapted.own = own  # type: ignore[attr-defined]
     adapted.own_arguments = own_arguments  # type: ignore[attr-defined]
     adapted.exchanged = exchanged  # type: ignore[attr-defined]
     unwritten = exchanged and "lses" in operation.arguments

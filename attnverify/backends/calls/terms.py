@@ -167,12 +167,14 @@ def is_causal_call(operation: Operation, inputs: Given) -> bool:
     if has_causal_option(operation):
         return bool(inputs.get("causal"))
     mask = inputs.get(operation.mask or "")
+    queries = inputs["query"] if "query" in inputs else inputs["x"]
     if mask is None:
-        return bool(inputs["query"].shape[-2] == 1)
+        return bool(queries.shape[-2] == 1)
     if "bool" not in str(mask.dtype):
         return False
-    N, M = inputs["query"].shape[-2], inputs["key"].shape[-2]
-    rows = [[j <= M - N + i for j in range(M)] for i in range(N)]
+    N, M = queries.shape[-2], inputs["key" if "key" in inputs else "x"].shape[-2]
+    hides = operation.mask == "attn_mask"
+    rows = [[(j <= M - N + i) != hides for j in range(M)] for i in range(N)]
     if tuple(mask.shape[-2:]) != (N, M):
         return False
     return all(one == rows for one in mask.reshape(-1, N, M).tolist())
@@ -180,15 +182,18 @@ def is_causal_call(operation: Operation, inputs: Given) -> bool:
 
 def without_causality(said: Any, operation: Operation, inputs: Given) -> Given:
     """Leave the causality out of a call that has it, for what is causal without being told."""
+    by_option = has_causal_option(operation)
     if not is_causal_call(operation, inputs):
-        raise NotImplementedError("CAUSAL: takes no call that is not causal")
-    name = "causal" if has_causal_option(operation) else operation.mask or ""
+        wanted = "causal=True" if by_option else "the causal mask"
+        raise NotImplementedError(f"CAUSAL: takes no call without {wanted}")
+    name = "causal" if by_option else operation.mask or ""
     return {own: value for own, value in inputs.items() if own != name}
 
 
 def may_be_causal(operation: Operation) -> bool:
     """Tell whether a call of an attention may be causal, and need not be."""
-    masked = operation.is_attention and operation.mask in ("mask", "visible")
+    attends = operation.is_attention or bool(operation.traits.parameters)
+    masked = attends and operation.mask in ("mask", "visible", "attn_mask")
     return (masked or has_causal_option(operation)) and not operation.traits.causal
 
 

@@ -117,7 +117,8 @@ def run(question: Question, device: str, entries: tuple[Entry, ...], measured: b
     running = [entry for entry in entries if entry.runs]
     each = sum(entry.wall for entry in running)
     rounds = rounds_for(case.seconds if measured else 0.0, each)
-    on_step.get()(f"timing {len(running)} in turn, {rounds} rounds, {each * rounds:.0f} s")
+    if running:
+        on_step.get()(f"timing {len(running)} in turn, {rounds} rounds, {each * rounds:.0f} s")
     shown = {rounds - 1} if case.mode != "forward" else {int(rng.integers(rounds)), rounds - 1}
     for entry in running:
         entry.sampled.seconds.clear()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from attnverify.machine import processor_name
@@ -100,7 +101,7 @@ def correct(record: Record) -> bool:
 
 
 def first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0][:120]
+    return shorten((text.splitlines() or [""])[0], 120, placeholder=" ...")
 
 
 def not_measured(records: list[Record]) -> list[str]:

@@ -29,7 +29,7 @@ from attnverify.inputs.sampling import resized
 
 EMPTY = "row without keys"
 PADDING = "padding"
-DRAW = "draw"
+DRAW = "dropout"
 WHOLE = "mask over whole tiles"
 FAR_ROW = "row far below 0 behind hidden tiles"
 OF_MASKS = WHOLE, FAR_ROW

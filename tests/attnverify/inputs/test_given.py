@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import attnverify as av
 from attnverify import numpy_ref
@@ -155,11 +157,13 @@ def test_the_command_judges_them(
     assert ("1 cell: 1 passed" if status == 0 else "1 of 1 failed cell") in done.output
 
 
+@pytest.mark.parametrize("name", [ATTENTION.name, "my_attention"])
 def test_they_are_judged_as_the_only_operation_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the function's name, or by what it is taken for."""
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(MINE.format(tail=""))
+    Path("mine.py").write_text(MINE.format(tail="").replace(ATTENTION.name, name))
     np.savez("case.npz", **ARRAYS)  # type: ignore[arg-type]
     done = verify("run", "mine.py", "--inputs", "case.npz")
     assert done.status == 0 and "1 cell: 1 passed" in done.output
@@ -423,3 +427,20 @@ def test_a_layer_without_a_memory_has_scores(tmp_path: Path) -> None:
     x, position = np.ones((1, 3, 4)), np.ones((3, 4))
     inputs = {"x": x, "position": position, "num_heads": 2}
     assert scores_shape(CATALOGUE["transformer_xl_layer"], inputs) == (1, 2, 3, 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (5, 4)])
+def test_arrays_without_heads_are_of_one_head(shape: tuple[int, ...], tmp_path: Path) -> None:
+    arrays = {name: RNG.standard_normal(shape) for name in ("q", "k", "v")}
+    mask = RNG.standard_normal((*shape[:-1], shape[-2])) > 0
+    path = tmp_path / "case.npz"
+    np.savez(path, **arrays, mask=mask)  # type: ignore[arg-type]
+    sizes = {"B": prod(shape[:-2]), "H": 1, "N": 5, "M": 5, "D": 4, "E": 4}
+    for name in ("scaled_dot_product_attention", "grouped_attention"):
+        operation = CATALOGUE[name]
+        recipe = recipe_of_file(operation, str(path))
+        assert recipe.sizes.items() >= (sizes | {"H": 1}).items()
+        inputs = expand(recipe, "float32")
+        lead = prod(shape[:-2])
+        assert_array_equal(inputs["query"].reshape(shape), arrays["q"].astype(np.float32))
+        assert inputs["mask"].shape == ((lead, 1, 5, 5) if len(shape) == 3 else (5, 5))

@@ -12,6 +12,7 @@ READS = {
     "backends/calls/arguments.py": "the signature that a compiled function says in its docstring",
     "backends/source.py": "what the user calls a backend",
     "backends/calls/headless.py": "the axes of an annotation",
+    "backends/calls/layer_modules.py": "the names of weights",
     "bench/report/html_page.py": "a plot that matplotlib drew",
     "bench/report/results.py": "a device's name, for a folder",
     "catalogue/operation.py": "the letters of a signature",

@@ -106,3 +106,31 @@ def test_a_softmax_of_rows_alone_is_found_out(tmp_path: Path) -> None:
     other.mkdir()
     after = judge_file(other, f'{ROWS}\nLAYOUT = "ND"\n', "float32")
     assert after.verdict == "passed"
+
+
+def test_what_computes_in_float32_is_told_its_layout_in_float64_too(tmp_path: Path) -> None:
+    """It is right in float32 alone: in float64 every call raised, and that was a mistake apart."""
+    text = FEWER.format(sizes="B, N, D", change="").replace("q @", "q.float() @")
+    text = text.replace("k.mT", "k.mT.float()").replace("@ v", "@ v.float()")
+    (finding,) = judge_file(tmp_path, text, "float64").findings
+    assert 'LAYOUT = "BND"' in finding.notes[0]
+
+
+TWO_LACKING = """
+import torch
+
+def scaled_dot_product_attention(query, key, value):
+    if query.shape[-1] != value.shape[-1]:
+        raise ValueError("one width")
+    if query.shape[-2] != key.shape[-2]:
+        raise TypeError("one length")
+    return torch.softmax(query @ key.mT / query.shape[-1] ** 0.5, -1) @ value
+"""
+
+
+def test_one_line_has_all_the_features_that_a_file_lacks(tmp_path: Path) -> None:
+    findings = judge_file(tmp_path, TWO_LACKING, "float32").findings
+    told = {note for one in findings for note in one.notes if "not supported" in note}
+    (line,) = (note.partition(": ")[2] for note in told)
+    assert '"E != D": False' in line and '"N != M": False' in line
+    assert judge_file(tmp_path, f"{TWO_LACKING}\n{line}\n", "float32").verdict == "passed"

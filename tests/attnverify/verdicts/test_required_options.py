@@ -15,7 +15,7 @@ from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
-from attnverify.verdicts.search import EARLIER, tell_feature
+from attnverify.verdicts.search import EARLIER, lacked_feature
 from tests.support.judge_text import judged
 from tests.support.quick_search import cell_of, search_quick
 
@@ -135,7 +135,7 @@ def test_an_option_that_is_refused_is_not_told_as_a_feature(tmp_path: Path) -> N
     search = search_quick(tmp_path, text, seed=0)
     assert search.failing and search.passing
     for what in search.failing:
-        assert not [*tell_feature(search, what, Finding(what))]
+        assert not lacked_feature(search, what, Finding(what))
 
 
 LATE = "if len(query) == 74 and query[0, 0, 0] != 0: raise TypeError('long')"
@@ -191,6 +191,6 @@ def transformer_xl(x, parameters, num_heads, mems, mem_len, eps=1e-5):
 def test_an_option_that_is_taken_is_not_said_to_be_lacking(tmp_path: Path) -> None:
     """The one required case of a shorter memory has a draw, which this file does not take."""
     result = judged(tmp_path, STACK)
-    assert result.verdict == "passed" and result.unseen == {"draw": "takes no keep"}
+    assert result.verdict == "passed" and result.unseen == {"dropout": "takes no keep"}
     told = {"backend": "mine", "implementation": "f", "unseen": {"mem_len=3": "takes no keep"}}
     assert describe_unseen([told]) == ["mine: no mem_len=3 was judged of f: it takes no keep"]
