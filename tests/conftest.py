@@ -49,6 +49,15 @@ def causes_are_not_sought(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnverify.verdicts.findings.diagnose", lambda *_, **__: None)
 
 
+@pytest.fixture
+def real_calls_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Calls of the sizes that models make are left out, whose bounds take most of the time of a green
+    run: for tests of what hangs on no size, beside one that has a real call.
+    """
+    monkeypatch.setattr("attnverify.verdicts.shown.real_recipes", lambda *_: ())
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist writes groups into names in its own
 def pytest_collection_modifyitems(config, items):
     """Tests that share a fixture of their module run in one worker, which makes it once."""

@@ -70,6 +70,7 @@ def test_causality_and_the_order_of_axes_are_found_out_together(tmp_path: Path) 
     assert passes(tmp_path, kernel(name, "\n".join(lines), behind=True))
 
 
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_causal_untold_is_found_out_and_holds_when_said(
@@ -79,6 +80,7 @@ def test_what_is_causal_untold_is_found_out_and_holds_when_said(
     assert passes(tmp_path, kernel(name, "\n".join(lines_of(name))), aspect)
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
 @pytest.mark.parametrize(
     "hidden",
     ["j > i + 1", "j >= i", "j > i - (M - N)", "(j > i) & (i != M - 2)", "(j > i) | (i - j > 32)"],

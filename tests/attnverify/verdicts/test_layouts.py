@@ -44,6 +44,7 @@ def test_the_line_that_is_told_works_when_pasted(
     assert (after.verdict, after.cases >= 20) == ("passed", True)
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
 @pytest.mark.parametrize("exchanged", ["x", "x.transpose(1, 2)"])
 def test_a_wrong_kernel_is_told_no_order(exchanged: str, tmp_path: Path) -> None:
     text = BEHIND.format(exchanged=exchanged, declared="", change=" * 1.5")
@@ -62,6 +63,7 @@ def scaled_dot_product_attention(q, k, v):
 """A kernel without an axis of heads, or of one matrix."""
 
 
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize(("sizes", "line"), [("B, N, D", "BND"), ("N, D", "ND")])
 def test_what_has_fewer_axes_is_judged_by_the_line_that_is_told(

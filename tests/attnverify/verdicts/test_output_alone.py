@@ -13,7 +13,7 @@ from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
 from attnverify.verdicts.found_out import find_alone, loaded
-from tests.support.run_attnverify import verify
+from tests.support.run_attnverify import load_backends_here, verify
 
 GROUPED = """
 import torch
@@ -83,11 +83,14 @@ def test_an_lse_that_is_returned_is_judged(tmp_path: Path) -> None:
     assert find_alone(backend) == {"grouped_attention ": False}
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(("factor", "status"), [("1", 0), ("1.01", 1)])
 def test_the_verdict_says_that_no_lse_was_judged(
     factor: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    load_backends_here(monkeypatch)
     write(tmp_path, PLAIN.format(factor=f"np.float32({factor})"))
     done = verify("run", "mine.py", "--profile", "quick", "--dtype", "float32", "-k", "values")
     told = " ".join(done.output.split())
@@ -95,6 +98,8 @@ def test_the_verdict_says_that_no_lse_was_judged(
     assert "mine: no lse was judged of grouped_attention: it returns none" in told
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(("factor", "right"), [("1", True), ("1.01", False)])
 def test_so_does_the_report_of_a_function(factor: str, right: bool, tmp_path: Path) -> None:
     made = ModuleType("made_for_this_test")

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.inputs.real.calls import everyday_calls
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import judge
 from attnverify.plugin.closing import describe_unseen
 from attnverify.verdicts.columns import unjudged_gradient
 from tests.attnverify.verdicts.test_found_out import cell_of, judge_file
@@ -64,6 +67,7 @@ def passes(folder: Path, text: str, aspect: str = "values") -> bool:
     return (result.verdict, result.cases >= 20) == ("passed", True)
 
 
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize("meant", MEANT)
 def test_what_is_meant_by_an_lse_is_found_out_and_holds_when_said(
@@ -79,11 +83,13 @@ UNSEEN = {("plus infinity", "gradients"), ("a finite number", "gradients")}
 """A constant has no gradient."""
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
 @pytest.mark.parametrize("line", [line for _, line in MEANT.values()])
 def test_what_is_said_of_an_lse_and_is_not_true_is_wrong(line: str, tmp_path: Path) -> None:
     assert judge_file(tmp_path, attention("pass", line), "float32").verdict == "failed"
 
 
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 def test_a_window_that_counts_the_own_key_is_found_out(tmp_path: Path) -> None:
     line = 'WINDOW = "with itself"'
     assert told(tmp_path, attention(window=True)) == [line]
@@ -97,6 +103,7 @@ def test_several_are_found_out_at_once(tmp_path: Path) -> None:
     assert passes(tmp_path, attention(BASE[0], "\n".join(lines), window=True, behind=True))
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
 def test_a_wrong_attention_is_told_nothing(tmp_path: Path) -> None:
     assert told(tmp_path, attention("lse = lse * 1.5")) == []
 
@@ -127,6 +134,7 @@ def grouped_attention(query, key, value, attn_mask=None, scale=None):
 """
 
 
+@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     aspect: str, tmp_path: Path
@@ -134,6 +142,22 @@ def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     line = 'FEATURES = {"lse": False}'
     assert passes(tmp_path, ALONE.format(declared=line), aspect)
     assert judge_file(tmp_path, ALONE.format(declared=""), "float32", aspect).verdict == "failed"
+
+
+@pytest.mark.parametrize("aspect", ["values", "gradients"])
+@pytest.mark.parametrize(
+    "meant",
+    [attention(*BASE), ALONE.format(declared='FEATURES = {"lse": False}')],
+    ids=["base 2", "output alone"],
+)
+def test_what_is_said_holds_in_a_call_of_the_size_that_models_make(
+    meant: str, aspect: str, tmp_path: Path
+) -> None:
+    cell = cell_of(tmp_path, meant, "float32", aspect)
+    own = cell.gradient if aspect == "gradients" else cell.implementation
+    assert own is not None
+    case = case_of(everyday_calls(own.operation.name, "quick", 0)[0], "float32")
+    assert case.recipe.is_large and judge(own, case).judged
 
 
 def test_what_is_wrong_without_an_lse_is_explained(tmp_path: Path) -> None:
