@@ -6,6 +6,7 @@ first.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,9 +40,25 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def failing(text: str = ALONE, op: str = "softmax") -> Run:
+def failing(text: str, op: str = "softmax") -> Run:
     Path("mine.py").write_text(text)
     return judged("--backend", "mine.py", "--op", op)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """One run that fails, and the folder in which it was."""
+    folder = tmp_path_factory.mktemp("failed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return failing(ALONE), folder
+
+
+@pytest.fixture
+def failed(kept: tuple[Run, Path], elsewhere: None) -> Run:
+    """That run, with a copy of all that it left in the current directory."""
+    shutil.copytree(kept[1], ".", dirs_exist_ok=True)
+    return kept[0]
 
 
 def records(folder: str = ".attnverify/failures") -> list[Path]:
@@ -56,8 +73,8 @@ def aspect_of(path: Path) -> str:
     return read_record(path).aspect
 
 
-def test_a_failure_is_written_as_a_small_record_and_a_script() -> None:
-    assert failing().status == 1
+def test_a_failure_is_written_as_a_small_record_and_a_script(failed: Run) -> None:
+    assert failed.status == 1
     assert {aspect_of(path) for path in records()} == {"values", "hidden NaN"}
     for path in records():
         assert path.stat().st_size <= 1000
@@ -113,8 +130,8 @@ def test_a_record_survives_its_file() -> None:
     assert Recipe(**failure.recipe) == RECIPE
 
 
-def test_the_line_that_a_failure_prints_shows_it_again() -> None:
-    done = failing()
+def test_the_line_that_a_failure_prints_shows_it_again(failed: Run) -> None:
+    done = failed
     line = re.findall(r"replay: attnverify (replay [0-9a-f]{12} --backend mine.py)", done.output)[0]
     again = verify(*line.split())
     assert again.status == 1
@@ -126,8 +143,8 @@ def test_the_line_that_a_failure_prints_shows_it_again() -> None:
         assert words in again.output
 
 
-def test_the_replay_shows_the_same_elements() -> None:
-    output = failing().output
+def test_the_replay_shows_the_same_elements(failed: Run) -> None:
+    output = failed.output
     told = re.findall(r"(worst at \([\d, ]*\): got \S+, expected \S+)", output)[0]
     assert (
         told
@@ -137,16 +154,16 @@ def test_the_replay_shows_the_same_elements() -> None:
     )
 
 
+@pytest.mark.usefixtures("failed")
 def test_a_corrected_backend_ends_the_replay_with_status_0() -> None:
-    failing()
     Path("mine.py").write_text(FIXED)
     for path in records():
         done = verify("replay", path.stem)
         assert done.status == 0 and "passed" in done.output
 
 
+@pytest.mark.usefixtures("failed")
 def test_a_replay_may_be_asked_of_another_backend() -> None:
-    failing()
     assert verify("replay", records()[0].stem, "--backend", "numpy_ref").status == 0
 
 
@@ -204,6 +221,7 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
     assert verify("replay", checks[0].stem, "--backend", "numpy_ref").status == 0
 
 
+@pytest.mark.usefixtures("failed")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -220,15 +238,14 @@ def test_what_fails_beyond_single_cases_is_replayed_too(name: str) -> None:
 def test_what_cannot_be_replayed_is_told_in_one_line(
     arguments: tuple[str, ...], words: str
 ) -> None:
-    failing()
     done = verify(
         "replay", *(records()[0].stem if argument == "HASH" else argument for argument in arguments)
     )
     assert done.status == 2 and words in done.output and len(done.output.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("failed")
 def test_what_is_not_supported_cannot_be_replayed() -> None:
-    failing()
     Path("mine.py").write_text(
         "PRECISION = 'wide'\ndef softmax(score, mask=None):\n    raise "
         "NotImplementedError('gone')\n"
@@ -240,8 +257,8 @@ def test_what_is_not_supported_cannot_be_replayed() -> None:
 # Recorded failures come first, for everyone
 
 
+@pytest.mark.usefixtures("failed")
 def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing()
     met: list[Recipe] = []
     monkeypatch.setattr(
         one_case,
@@ -253,8 +270,8 @@ def test_recorded_failures_are_met_first_by_other_backends(monkeypatch: pytest.M
     assert len(firsts) == 2 and met[0] in firsts and firsts <= set(met)
 
 
+@pytest.mark.usefixtures("failed")
 def test_recorded_failures_are_read_by_operation_and_aspect() -> None:
-    failing()
     assert len(recorded_recipes("softmax", "values", ".attnverify/failures")) == 1
     assert (
         recorded_recipes("softmax", "values", "elsewhere")
@@ -324,16 +341,16 @@ def test_the_wall_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("aspect", ["values", "hidden NaN"])
-def test_the_script_shows_the_same_elements_with_numpy_alone(aspect: str) -> None:
-    report = failing().report or {}
+def test_the_script_shows_the_same_elements_with_numpy_alone(failed: Run, aspect: str) -> None:
+    report = failed.report or {}
     section = next(tally["reason"] for tally in report["tallies"] if tally["aspect"] == aspect)
     wrong, total = re.findall(r"(\d+) of (\d+) elements differ from the spec", section)[0]
     told = run_alone(script_of(aspect), "torch")
     assert f"output: {wrong} of {total} elements out of bound" in told
 
 
+@pytest.mark.usefixtures("failed")
 def test_the_script_of_a_corrected_backend_shows_nothing() -> None:
-    failing()
     Path("mine.py").write_text(FIXED)
     assert "output: 0 of " in run_alone(script_of())
 
@@ -389,8 +406,8 @@ def test_the_script_of_a_package_by_path_finds_its_chapter() -> None:
     assert re.search("output: [1-9][0-9]* of", run_alone(script_of()))
 
 
+@pytest.mark.usefixtures("failed")
 def test_the_script_of_a_backend_that_cannot_be_loaded_shows_nothing(tmp_path: Path) -> None:
-    failing()
     script = script_of()
     assert str(tmp_path) not in script.read_text()
     Path("mine.py").write_text("import no_such_library\n")
@@ -400,8 +417,8 @@ def test_the_script_of_a_backend_that_cannot_be_loaded_shows_nothing(tmp_path: P
     assert done.returncode == 125 and "cannot run: ModuleNotFound" in done.stdout
 
 
+@pytest.mark.usefixtures("failed")
 def test_a_script_can_be_printed_for_another_backend() -> None:
-    failing()
     done = verify("replay", records()[0].stem, "--script")
     assert (
         done.status == 0
@@ -525,14 +542,14 @@ def test_the_script_of_a_function_that_takes_other_arguments_by_now_cannot_run()
     assert done.status == 125 and "shift_right takes other arguments: missing" in done.output
 
 
+@pytest.mark.usefixtures("failed")
 def test_a_process_of_its_own_replays_too() -> None:
-    failing()
     done = in_a_process("replay", records()[0].stem)
     assert done.status == 1 and "elements differ from the specification" in done.output
 
 
+@pytest.mark.usefixtures("failed")
 def test_a_record_is_plain_json() -> None:
-    failing()
     record = json.loads(records()[0].read_text())
     about = {"format", "operation", "dtype", "aspect", "recipe", "inputs"}
     assert set(record) == about | {"implementation", "backend", "machine", "draws"}
