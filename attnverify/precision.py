@@ -95,6 +95,9 @@ class Precision:
                  exp(lse_b - lse), or weights are exp(s - lse): nothing is divided by their sum as
                  it came out, and an error of lse is one of the whole row
     grad_partial gradients kept in this between blocks of grad_block_q queries and grad_block_k keys
+    maximum      "detached", or "differentiated": the gradient goes through the maximum that is
+                 subtracted from the scores too, to the keys that have it, where it cancels but for
+                 what was rounded
     variance     "stable" (two-pass, Welford, Chan) or "one_pass" (mean of squares minus square of
                  the mean)
     slack        a factor on the bound, visible in the report; 1 means the derived bound
@@ -123,6 +126,7 @@ class Precision:
     exp_ulps: float = 4.0
     tanh_ulps: float = 4.0
     sin_ulps: float = 4.0
+    maximum: str = "detached"
     variance: str = "stable"
     tanh_form: str = "relative"
     bias_form: str = "relative"
@@ -217,6 +221,7 @@ _LEAST = {
     "slack": 1.0,
 }
 _CHOICES = {
+    "maximum": ("detached", "differentiated"),
     "variance": ("stable", "one_pass"),
     "tanh_form": ("relative", "exponential"),
     "bias_form": ("relative", "absolute"),

@@ -162,8 +162,31 @@ def dtype_name(x: Array) -> str:
     return str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2]
 
 
-RECORDED: ContextVar[list[Any] | None] = ContextVar("recorded", default=None)
-"""Where the outputs are kept of which PyTorch takes the gradients, for who asks for them."""
+@dataclass(frozen=True)
+class Recorded:
+    """Outputs of which PyTorch takes the gradients, and the last steps of their graph."""
+
+    outputs: Any
+    steps: tuple[Any, ...]
+
+    @property
+    def differentiates_a_maximum(self) -> bool:
+        """Whether the graph has a maximum in it, through which the gradient goes too."""
+        found, left = set(self.steps), list(self.steps)
+        while left:
+            if type(step := left.pop()).__name__ in MAXIMA:
+                return True
+            new = {step for step, _ in step.next_functions if step is not None} - found
+            found |= new
+            left += new
+        return False
+
+
+MAXIMA = ("MaxBackward0", "MaxBackward1", "AmaxBackward0", "MaximumBackward0", "CummaxBackward0")
+"""How PyTorch names what differentiates a maximum."""
+
+RECORDED: ContextVar[list[Recorded] | None] = ContextVar("recorded", default=None)
+"""Where these are kept for who asks for them."""
 
 
 def by_autograd(
@@ -192,7 +215,9 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
         mine = map_leaves(lambda x: x.detach().requires_grad_() if is_leaf(x) else x, inputs)
         made = function(**mine)
         if (kept := RECORDED.get()) is not None:
-            kept.append(map_leaves(lambda x: x.detach() if torch.is_tensor(x) else x, made))
+            plain = map_leaves(lambda x: x.detach() if torch.is_tensor(x) else x, made)
+            steps = (getattr(x, "grad_fn", None) for x in leaves(made))
+            kept.append(Recorded(plain, tuple(step for step in steps if step is not None)))
         outputs = [x for x in leaves(made) if torch.is_tensor(x)]
         wanted = [x for x in leaves(mine) if is_leaf(x)]
         pairs = [(y, d) for y, d in zip(outputs, arriving, strict=False) if y.requires_grad]

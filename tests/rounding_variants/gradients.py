@@ -11,6 +11,7 @@ from numpy import ndarray
 
 from tests.rounding_variants.attention import (
     Dropout,
+    in_order,
     level,
     log_sum_exp,
     merge_weights,
@@ -51,6 +52,9 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
     """dS and dV."""
     if at.order.softmax == "merged":
         return merged_score_gradient(at, s, inputs)
+    plain = all(inputs.get(name) is None for name in ("keep", "d_weights"))
+    if at.order.maximum == "differentiated" and at.order.softmax != "maxima" and plain:
+        return differentiated(at, s, at.read(inputs["d_output"]), at.read(clean(inputs["value"])))
     dO, v = at.read(inputs["d_output"]), at.read(clean(inputs["value"]))
     drop = Dropout(at, s, inputs.get("keep"), inputs.get("p", 0.0))
     o, lse = weighted(at, s, inputs["value"], inputs.get("keep"), inputs.get("p", 0.0))
@@ -70,6 +74,49 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
     else:
         D = at.contract(w, dP)[..., None]
     return at.prob(row_gradient(at, w, dP, D)), dV
+
+
+def differentiated(at: Machine, s: ndarray, dO: ndarray, v: ndarray) -> tuple[ndarray, ndarray]:
+    """Each step of a softmax over tiles differentiated, or of one at once: its maxima too."""
+    M, steps = s.shape[-1], list[tuple[ndarray, ...]]()
+    order, block = in_order(at, M), int(at.order.block) if at.order.softmax == "online" else M
+    m = np.full((*s.shape[:-1], 1), -np.inf, at.work)
+    size, o = np.zeros_like(m), np.zeros_like(dO)
+    for j in (order[start : start + block] for start in range(0, M, block)):
+        top = s[..., j].max(-1, keepdims=True)
+        new = level(np.concatenate([m, top], -1))
+        w, decay = at.exp(s[..., j], new), at.decay(m, new)
+        steps.append((j, m, top, size, o, w, decay))
+        size = at.soft(at.soft(size * decay) + at.soft(at.sum(w)[..., None]))
+        o, m = at.product(at.prob(w), v[..., j, :], at.acc(o * decay)), np.maximum(m, top)
+    d_o, mean = (
+        at.acc(at.quotient(dO, size)),
+        at.acc(at.quotient(at.contract(dO, o)[..., None], size)),
+    )
+    d_size, d_m, dS, dV = (
+        -at.acc(at.quotient(mean, size)),
+        np.zeros_like(m),
+        np.zeros_like(s),
+        np.zeros_like(v),
+    )
+    for j, before, top, so_far, acc, w, decay in reversed(steps):
+        dV[..., j, :] = product_by_queries(at, at.prob(w), d_o)
+        dP = seen_gradient(s[..., j], at.score(at.product(d_o, T(v[..., j, :]))))
+        g = at.score(at.soft(w * at.soft(dP + d_size)))
+        h = at.score(decay * at.acc(at.contract(d_o, acc)[..., None] + at.acc(d_size * so_far)))
+        d_m = at.score(at.score(d_m - at.score(at.sum(g)[..., None])) - h)
+        own = np.where(before == top, 0.5, before < top).astype(at.work)
+        dS[..., j] = at.prob(at_maximum(at, s[..., j], g, own * d_m))
+        d_m = at.score(h + (1 - own) * d_m)
+        d_o, d_size = at.acc(d_o * decay), at.acc(d_size * decay)
+    return dS, dV
+
+
+def at_maximum(at: Machine, s: ndarray, dS: ndarray, d_m: ndarray) -> ndarray:
+    """What arrives at a maximum goes to the scores that have it, in equal parts."""
+    hits = (s == s.max(-1, keepdims=True)) & (s > -np.inf)
+    part = at.score((d_m / np.maximum(hits.sum(-1, keepdims=True), 1)).astype(at.work))
+    return at.score(dS + np.where(hits, part, 0).astype(at.work))
 
 
 def own_gradient(at: Machine, s: ndarray, inputs: Inputs) -> ndarray | None:
@@ -360,6 +407,8 @@ def softmax_gradient(
     dW = seen_gradient(s, at.read(d_output))
     w = at.prob(weights)
     dS = row_gradient(at, w, dW, at.contract(w, dW)[..., None])
+    if at.order.maximum == "differentiated":
+        dS = at_maximum(at, s, dS, -at.score(at.sum(dS)[..., None]))
     return dS, *mask_gradient(at, dS, {"mask": mask})
 
 

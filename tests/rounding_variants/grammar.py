@@ -46,6 +46,7 @@ class Order:
     saved        the backward pass takes the weights from the forward one, or from the log-sum-exp
     mean         of a row's gradients: from the weights, or from the output
     difference   subtracted and then weighted, or weighted and then subtracted
+    maximum      is a constant to the gradient, or every step is differentiated, it too
     d_scale      the gradients' scale on those of the scores, on the products, on the other factor
     square       1 - t^2 as it stands, or as (1 - t)(1 + t); w: before or after it
     linear       the bias added to what was stored, or before that
@@ -73,6 +74,7 @@ class Order:
     saved: str = choice("weights", "lse")
     mean: str = choice("weights", "output")
     difference: str = choice("subtracted", "weighted")
+    maximum: str = choice("detached", "differentiated")
     d_scale: str = choice("scores", "products", "factor")
     square: str = choice("square", "factors", "square last", "factors last")
     linear: str = choice("apart", "fused")
@@ -108,7 +110,7 @@ PARTS = (*PRODUCTS, "tree", "factors")
 ADDITIVE = (*ADDED, "projection", "tangent", "functions")
 ROWS = ("exponential", "functions", "softmax", "block", "parts", "keys", "division", *SUMS)
 MIXED = (*ROWS, "dropout")
-BACK = ("saved", "mean", "difference")
+BACK = ("saved", "mean", "difference", "maximum")
 BACK_SCALED = (*BACK, "d_scale")
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -138,7 +140,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "transformer_xl": (*PARTS, *MIXED, "linear", "norm", "frequency"),
 }
 CHOICES |= {
-    "softmax_grad": (*CHOICES["softmax"], "difference"),
+    "softmax_grad": (*CHOICES["softmax"], "difference", "maximum"),
     "dropout_grad": CHOICES["dropout"],
     "merge_attention_grad": (*ROWS, *BACK),
     "rotary_embedding_grad": ("frequency", "functions", "mean", *SUMS),
@@ -229,6 +231,8 @@ class Derivation:
         if "softmax" in named and self.order.softmax != "row":
             declared |= {"block": int(self.order.block)}
             declared |= {"lse_merge": True} if self.order.softmax == "merged" else {}
+        if "maximum" in named:
+            declared["maximum"] = self.order.maximum
         if "tangent" in named and self.order.tangent != "library":
             declared["tanh_form"] = "exponential"
         return declared

@@ -22,6 +22,7 @@ from attnverify.bounds.gradients.steps import (
     difference_error,
     given_gradient,
     mask_gradient,
+    maximum_error,
     product_gradient,
     recomputed_error,
     recomputed_exponent_error,
@@ -71,6 +72,9 @@ def softmax_grad(
         grown = (accumulation_error(n, P) + gamma(1, P.softmax.u)) * (chain.p + E_P)
         E_D = ((E_P + grown) * np.abs(dW)).sum(-1, keepdims=True) + n * P.acc.eta
         E_dS = difference_error(chain, E_P, dW, 0.0, x, E_D, P)
+        if P.maximum == "differentiated":
+            mass, gradient = np.abs(dW) + np.abs(dW - x) + E_D, rounding_error(dS, E_dS, P.score)
+            E_dS = E_dS + maximum_error(chain, dS, gradient, E_P, mass, E_D, Es, 1, P)
         E_dS = zero_where_hidden(chain, rounding_error(dS, E_dS, P.score), E)
         E_S = zero_where_hidden(chain, rounding_error(dS, E_dS, P.storage), E)
         return E_S, *mask_gradient(dS, E_dS, mask, P)

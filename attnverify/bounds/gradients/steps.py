@@ -174,6 +174,13 @@ def score_gradient_error(
     )
     E_D = E_D + merged_error(at, L, E_dP, P) if P.lse_merge else E_D
     E_dS = difference_error(chain, E_P, at.dP, E_dP, at.x, E_D, P)
+    if P.maximum == "differentiated":
+        mass = (np.abs(dO) if E_dO is None else np.abs(dO) + E_dO) @ np.abs(vT)
+        mass = mass if mix.factor is None else mass * mix.factor
+        gradient = rounding_error(at.dS, E_dS, P.score)
+        mass = mass + np.abs(at.dP - at.x) + E_D
+        own = (at.dS, gradient, E_P, mass, E_D, Es, dO.shape[-1], P)
+        E_dS = E_dS + maximum_error(chain, *own)
     E_dS = rounding_error(at.dS, rounding_error(at.dS, E_dS, P.prob), P.score)
     return zero_where_hidden(chain, E_dS, E), at_seen_keys(chain, nan_to_inf(dV))
 
@@ -274,6 +281,62 @@ def merged_error(at: Backward, L: ndarray, E_dP: ndarray, P: Precision) -> ndarr
     mean = r + gamma(1, P.prob.u) + accumulation_error(n, P) + accumulation_error(E, P)
     mean = (mean + gamma(2, u)) * most + _largest_seen(chain, E_dP)
     return 2 * mean + 4 * (r + gamma(4, u)) * most
+
+
+def maximum_error(
+    chain: Rows,
+    dS: ndarray,
+    E_dS: ndarray,
+    E_P: ndarray,
+    mass: ndarray,
+    E_D: ndarray,
+    Es: ndarray | None,
+    width: int,
+    P: Precision,
+) -> ndarray:
+    """
+    Bound what arrives at a score by way of the maximum that is subtracted from the scores, where
+    automatic differentiation goes through it (JAX's own softmax stops there). It is 0 but for
+    rounding, and is not weighted with p. Of a row at once
+
+        G = - sum_i g_i,  g_i = p_i (dP_i - D)
+
+    goes to the key that has the maximum. Of tiles with a running maximum, tile t's is given
+
+        G_t = - sum_(i in t) g_i - A_t + A_(t+1),    A_t = sum_(i before t) g_i = l dl + acc . dacc
+
+    where exp(m_old - m_new) has both of its maxima, and hands it on to the one before where that
+    has stayed. So a key j that has been a maximum is given - sum g_i - A + A' in all, over keys i
+    whose scores are no larger than its own, the A's between having cancelled; and it is one that
+    is no smaller than all before it, or than all behind it where tiles go backwards. A keeps what
+    p, D, the running sums and two products lose; with the mass |dO| . |v_i| + |D|,
+
+        a_i = E_P mass + p E_D + (p+E_P) (R + acc(E) + g(4,u) + g(1, u_prob)) mass
+        E_G = sum_i (E_dS + 2 a_i + (acc(n) + g(3K+4, u)) (|dS| + E_dS + 2 a_i))
+    """
+    n, tiles = chain.s.shape[-1], ceil(chain.s.shape[-1] / P.block)
+    u, most_P = max(P.acc.u, P.score.u, P.softmax.u), chain.p + E_P
+    factor = rescaled_sum_error(n, P) + accumulation_error(width, P) + gamma(4, u)
+    factor += gamma(1, P.prob.u) + (gamma(2, P.operand.u) if P.operand else 0.0)
+    apart = 2 * (E_P * mass + chain.p * E_D + factor * most_P * mass)
+    steps = accumulation_error(n, P) + gamma(3 * tiles + 4, u)
+    each = zero_where_hidden(chain, E_dS + apart + steps * (np.abs(dS) + E_dS + apart))
+    near = gamma(3, P.softmax.u) * np.abs(chain.s) + (0.0 if Es is None else Es)
+    seen = np.isfinite(chain.s)
+    low, high = (np.where(seen, chain.s + side * near, -np.inf) for side in (-1, 1))
+    before = np.maximum.accumulate(low, -1)
+    behind = np.maximum.accumulate(low[..., ::-1], -1)[..., ::-1]
+    leads = seen & ((high >= before) | (high >= behind))
+    return np.where(leads, sum_of_lower(low, high, each), 0.0)
+
+
+def sum_of_lower(low: ndarray, high: ndarray, x: ndarray) -> ndarray:
+    """For each j of a row, sum the x_i of all i with low_i <= high_j."""
+    order = np.argsort(np.concatenate([low, high], -1), -1, kind="stable")
+    sums = np.take_along_axis(np.concatenate([x, np.zeros_like(x)], -1), order, -1).cumsum(-1)
+    found = np.empty_like(sums)
+    np.put_along_axis(found, order, sums, -1)
+    return found[..., x.shape[-1] :]
 
 
 def _largest_seen(chain: Rows, x: ndarray) -> ndarray:

@@ -59,6 +59,8 @@ def find_freedom(
 FREEDOMS: dict[tuple[str, Any], str] = {
     ("variance", "one_pass"): "a variance as the mean of squares less the square of the mean",
     ("tanh_form", "exponential"): "functions that vanish at 0 made of exp and log: exp(x) - 1",
+    ("maximum", "differentiated"): "a gradient that goes through the maximum too, which only adds "
+    "rounding: detach it, or stop its gradient",
     ("lse_merge", True): "weights as exp(score - lse), where an error of the lse is one of its row",
     ("bias_form", "absolute"): "a bias by the key's position in place of its distance",
     ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",

@@ -17,6 +17,8 @@ from attnverify.bounds import BOUNDS, bound
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import today
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.precision import DTYPES, resolve
 from attnverify.reference.oracle import evaluate_spec
 from tests import rounding_variants
@@ -113,6 +115,21 @@ def test_merged_parts_that_are_not_declared_exceed_the_bound() -> None:
     assert share_without(case.derived, "lse_merge", case.inputs(dtype), dtype) > 100
 
 
+@pytest.mark.parametrize("softmax", ["row", "online"])
+@pytest.mark.parametrize("family", ["one_signed", "uniform"])
+def test_a_maximum_through_which_a_gradient_goes_exceeds_the_bound_untold(
+    softmax: str, family: str
+) -> None:
+    told = derive(f"{ATTENTION}_grad", "wide", maximum="differentiated", softmax=softmax)
+    sizes, shares, untold = {"B": 1, "H": 2, "N": 1, "M": 3000, "D": 1, "E": 8}, [], []
+    for seed in range(8):
+        recipe = fixed_recipe(CATALOGUE[told.operation], sizes, family, seed=seed)
+        inputs = expand(recipe, "float32")
+        shares.append(share_of_bound(told, inputs, "float32"))
+        untold.append(share_without(told, "maximum", inputs, "float32"))
+    assert max(shares) <= 1 < max(untold)
+
+
 # the grammar and the search
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -155,7 +172,7 @@ def differ(one: Derivation, other: Derivation, inputs: dict[str, Any], dtype: st
 
 
 def test_a_case_is_the_same_after_json() -> None:
-    rng = Random(5)
+    rng = Random(6)
     case = draw_case(rng, "additive_attention_grad", "float16")
     for _ in range(40):
         case = neighbour(rng, case, "float16")

@@ -132,3 +132,44 @@ def test_what_overflows_at_a_dropped_weight_is_not_judged() -> None:
     }
     assert np.isinf(limits[0.9][0, 0, 0]).all()
     assert np.isfinite(limits[0.25]).all()
+
+
+TILES = """
+import torch
+
+FEATURES = {{"mask": False, "dropout": False}}
+
+def scaled_dot_product_attention(query, key, value):
+    m, size, total = torch.tensor(-torch.inf, dtype=query.dtype), 0.0, 0.0
+    for k, v in zip(key.split({tile}, -2), value.split({tile}, -2)):
+        s = query @ k.mT * query.shape[-1] ** -0.5
+        new = torch.maximum(m, s.amax(-1, keepdim=True)){detached}
+        w, decay = torch.exp(s - new), torch.exp(m - new)
+        size, total, m = decay * size + w.sum(-1, keepdim=True), decay * total + w @ v, new
+    return {factor} * total / size
+"""
+"""A running maximum, through which the gradient goes where it is not detached."""
+
+
+@pytest.mark.parametrize("tile", [16, 4096])
+@pytest.mark.parametrize("family", ["one_signed", "uniform"])
+def test_a_maximum_may_be_differentiated(tile: int, family: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    narrower = {}
+    for detached in ("", ".detach()"):
+        text = TILES.format(tile=tile, detached=detached, factor=1.0)
+        _, own = loaded(tmp_path, text)
+        for seed in (1, 2, 7):
+            sizes = {"B": 1, "H": 2, "N": 1, "M": 3000, "D": 1, "E": 8}
+            judge(own, case_of(fixed_recipe(own.operation, sizes, family, seed=seed), "float32"))
+        narrower[detached] = own.precision("float32").maximum == "detached"
+    assert narrower == {"": False, ".detach()": True}
+
+
+def test_a_factor_beside_a_differentiated_maximum_is_accused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = TILES.format(tile=16, detached="", factor=1.001)
+    _, own = loaded(tmp_path, text)
+    with pytest.raises(Disagreement):
+        judge(own, case_of(fixed_recipe(own.operation, {"M": 33, "N": 5}, "normal"), "float32"))
+    assert own.precision("float32").maximum == "differentiated"
