@@ -12,14 +12,15 @@ first: sum p' g - sum p g with g' = g - sum p g is at most min(drift, max |g'|),
     drift = sum p (e^r - 1) |g'| / sum p e^-r
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import accumulation_error, gamma
-from attnverify.bounds.softmax_rows import sum_of_others
+from attnverify.bounds.error_rules import accumulation_error, gamma, rounding_error
+from attnverify.bounds.gradients.steps import maximum_error
+from attnverify.bounds.softmax_rows import rows, sum_of_others
 from attnverify.derived.budgets.state import TINIEST, Errors
 from attnverify.derived.forms import source_of
 from attnverify.derived.row import Row
@@ -140,9 +141,29 @@ def weight_times_gradient(at: Errors, node: Node) -> ndarray | float:
         if d in at.A and any(user.kind == "sum" for user in at.graph.users[node]):
             at.A[node], at.n[node] = at.size(p) * at.A[d], at.n[d]
             return (gamma(1, at.P.prob.u) + gamma(1, at.P.storage.u)) * at.A[node]
-        if d.name == "subtract" and at.P.lse_merge:
-            return at.size(p) * _merged_back(at, row, d, node.shape)
+        if d.name == "subtract":
+            merged = at.size(p) * _merged_back(at, row, d, node.shape) if at.P.lse_merge else 0.0
+            differentiated = at.P.maximum == "differentiated"
+            return merged + (_by_the_maximum(at, row, node, d) if differentiated else 0.0)
     return 0.0
+
+
+def _by_the_maximum(at: Errors, row: Row, node: Node, d: Node) -> ndarray:
+    """Bound what arrives by way of the maximum: `maximum_error`, its row along the last axis."""
+    (dw, mean), scores, u = d.inputs, row.exponential.inputs[0].inputs[0], at.P.softmax.u
+
+    def last(x: ndarray) -> ndarray:
+        return np.moveaxis(np.broadcast_to(x, node.shape), row.axes[0], -1)
+
+    s, p, E_P = last(scores.value), last(row.quotient.value), last(at.E[row.quotient])
+    size, dS = last(at.size(d)), last(node.value)
+    seen = np.isfinite(s)
+    chain = replace(rows(np.where(seen, s, 0.0), seen), p=p)
+    E_dS = E_P * size + p * last(at.E[d]) + gamma(4, u) * (p + E_P) * size + 3 * at.P.softmax.eta
+    E_dS = rounding_error(dS, E_dS, at.P.score)
+    mass = last(at.summed_mass(dw)) + last(at.size(mean))
+    own = E_P, mass, last(at.E[mean]), last(at.E[scores]), at.n.get(dw, 1), at.P
+    return np.moveaxis(maximum_error(chain, dS, E_dS, *own), -1, row.axes[0])
 
 
 def _merged_back(at: Errors, row: Row, d: Node, shape: tuple[int, ...]) -> ndarray:

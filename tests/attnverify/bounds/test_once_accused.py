@@ -173,3 +173,27 @@ def test_a_factor_beside_a_differentiated_maximum_is_accused(tmp_path: Path) -> 
     with pytest.raises(Disagreement):
         judge(own, case_of(fixed_recipe(own.operation, {"M": 33, "N": 5}, "normal"), "float32"))
     assert own.precision("float32").maximum == "differentiated"
+
+
+GROUPED = """
+import torch
+
+FEATURES = {"mask": False, "dropout": False, "lse": False}
+
+def grouped_attention(query, key, value):
+    B, H, N, D = query.shape
+    q = query.reshape(B, key.shape[1], -1, N, D)
+    s = q @ key.mT[:, :, None] * D ** -0.5
+    e = torch.exp(s - s.amax(-1, keepdim=True))
+    return (e @ value[:, :, None] / e.sum(-1, keepdim=True)).reshape(B, H, N, -1)
+"""
+
+
+@pytest.mark.parametrize("family", ["one_signed", "uniform"])
+def test_so_may_that_of_groups(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    _, own = loaded(tmp_path, GROUPED)
+    sizes = {"B": 1, "G": 1, "H": 1, "N": 1, "M": 3000, "D": 1, "E": 8}
+    for seed in range(12):
+        judge(own, case_of(fixed_recipe(own.operation, sizes, family, seed=seed), "float32"))
+    assert own.precision("float32").maximum == "differentiated"
