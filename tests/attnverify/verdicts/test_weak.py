@@ -33,12 +33,17 @@ def result(aspect: str = "values", cases: int = 9, strong: int = 0) -> CellResul
     return CellResult(**EMPTY, aspect=aspect, cases=cases, strong=strong, checks=3)
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def judged_in(folder: Path, *options: str) -> Run:
     """A right function that claims an arithmetic so coarse that zeros would pass for it."""
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text(WIDE)
-    return judged("--backend", "mine.py", "--op", "scaled_dot_product_score")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("mine.py").write_text(WIDE)
+        return judged("--backend", "mine.py", "--op", "scaled_dot_product_score", *options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return judged_in(tmp_path_factory.mktemp("weak"))
 
 
 def test_a_bound_that_takes_everything_gives_no_green(run: Run) -> None:
@@ -55,8 +60,8 @@ def test_weak_stands_in_every_output(run: Run) -> None:
     assert "1 of 3 cells are weak" in report_page(run.report)
 
 
-def test_weak_is_allowed_where_that_is_said(run: Run) -> None:
-    again = judged("--backend", "mine.py", "--op", "scaled_dot_product_score", "--allow-weak")
+def test_weak_is_allowed_where_that_is_said(run: Run, tmp_path: Path) -> None:
+    again = judged_in(tmp_path, "--allow-weak")
     assert again.status == 0 and again.report == run.report
 
 
