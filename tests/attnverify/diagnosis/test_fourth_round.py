@@ -2,7 +2,9 @@
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,13 @@ import pytest
 from numpy import ndarray
 
 from attnverify import numpy_ref
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.call_budget import outcome_kind
+from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.layers.in_stages import in_stages
+from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.judge.case import case_of
 from attnverify.reference import layers
 from attnverify.specified.mutants.slips import without_brackets
 from tests.attnverify.diagnosis.test_two_mistakes import causes_of
@@ -76,6 +83,8 @@ def a_pair_early(x: Any, positions: Any, pairing: str, base: float = 1e4, **rest
     )
 
 
+FIFTH = Path(__file__).parents[2] / "reports/later/fifth"
+
 KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "the ReLU behind the second linear map": (
         "transformer_xl_layer",
@@ -121,3 +130,42 @@ def test_what_escapes_its_brackets_is_a_change() -> None:
     assert others("c * (a + b)") == {"c * a + b", "a + c * b"}
     assert others("(a or b) and c") == {"a or (b and c)", "b or (a and c)"}
     assert others("a * b + c") == set()
+
+
+LONG = {"H": 4, "N": 20, "M": 20, "T": 20, "U": 2}
+OF_TODAY: dict[str, tuple[str, dict[str, Any]]] = {
+    "causal_bound_counts_the_tile_of_heads": (
+        "later heads see keys of the future",
+        {"causal": True},
+    ),
+    "early_exit_writes_another_rows_lse": (
+        "the lse of a sequence without keys stored in other rows",
+        {},
+    ),
+    "ranges_without_the_padding_of_pages": ("without the padding of their last pages", {}),
+    "sink_against_a_placeholder": (
+        "a sink whose exponential overflows",
+        {"causal": True, "sink": "given", "window": [2, None]},
+    ),
+    "window_on_the_other_side_of_the_diagonal": (
+        "left count added to the causal diagonal",
+        {"causal": True, "window": [2, None]},
+    ),
+}
+"""Reports of a fifth round on today's attentions: what must be told, and what calls show it."""
+
+
+@pytest.mark.parametrize("name", OF_TODAY)
+def test_what_a_fifth_round_had_of_todays_attentions_is_told(name: str) -> None:
+    pytest.importorskip("torch")
+    words, options = OF_TODAY[name]
+    wrong, right = (
+        load(str(FIFTH / name / f"{which}.py")).implementations[0] for which in ("wrong", "right")
+    )
+    recipes = (fixed_recipe(wrong.operation, LONG, seed=seed) for seed in range(12))
+    cases = [case_of(replace(x, options=x.options | options), "float32") for x in recipes]
+    failing = [case for case in cases if outcome_kind(wrong, case) != "passed"]
+    passing = [case for case in cases if case not in failing]
+    cause = diagnose(wrong, failing, passing=passing)
+    assert cause and words in cause.words
+    assert {outcome_kind(right, case) for case in cases} == {"passed"}

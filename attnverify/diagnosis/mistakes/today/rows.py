@@ -11,7 +11,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
-from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE
+from attnverify.diagnosis.mistakes.today.of_sequences import OF_SEQUENCES
+from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE, causal_further
 from attnverify.diagnosis.mistakes.today.steps import (
     LAW,
     LN2,
@@ -19,6 +20,7 @@ from attnverify.diagnosis.mistakes.today.steps import (
     Mistake,
     Steps,
     bent,
+    call_of,
     in_one_step,
     to_nothing,
 )
@@ -36,6 +38,23 @@ def todays_mistakes(operation: Operation) -> Iterator[Mistake]:
         for needed, words, steps in rows:
             if set(needed.split()) <= known:
                 yield words, partial(in_one_step, steps)
+        yield from (mistake for name, mistake in OF_SEQUENCES if name == operation.name)
+
+
+def of_heads(size: int, operation: Operation, inputs: Inputs) -> ndarray:
+    """
+    What each head sees where causality ends one key further on with each tile of heads.
+    """
+    heads = call_of(operation, inputs).seen.shape[1]
+    further = [
+        call_of(operation, inputs, partial(causal_further, step)).seen
+        for step in range(-(-heads // size))
+    ]
+    return np.stack([further[h // size][:, h] for h in range(heads)], axis=1)
+
+
+def of_tiles_of_heads(size: int) -> Steps:
+    return {"seen": partial(of_heads, size)}
 
 
 def with_sinks(change: Callable[[Call, ndarray], Any]) -> Steps:
@@ -124,6 +143,27 @@ def scaled(change: Callable[[float, int], float]) -> Steps:
     return {"given": given}
 
 
+def overflowing(size: int, total: float) -> Steps:
+    """
+    A sink of which the maximum of the first tile is subtracted, far below 0 where a row sees none
+    of it: its sum is infinite, and not a number beside other keys.
+    """
+
+    def without(a: Call) -> ndarray:
+        none = ~a.seen[..., :size].any(-1, keepdims=True)
+        return np.asarray(none & (a.x.get("sink") is not None))
+
+    def lse(a: Call, top: ndarray, found: ndarray) -> ndarray:
+        empty = np.where(a.seen.any(-1, keepdims=True), -np.inf if total == 1 else np.nan, np.inf)
+        return np.where(without(a), empty, LAW["lse"](a, top, found))
+
+    return {
+        "sink": lambda a, sink: np.where(without(a), -np.inf, sink),
+        "shares": lambda a, e, found: np.where(without(a), e / total, LAW["shares"](a, e, found)),
+        "lse": lse,
+    }
+
+
 FORWARDS: tuple[tuple[str, str, Steps], ...] = (
     *(
         ("query", f"query heads that read the heads of {name}s alone in turn", in_turn(name))
@@ -133,6 +173,11 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
     ("scale", "a given scale times 1/sqrt(D)", scaled(lambda scale, D: scale * D**-0.5)),
     ("scale", "a given scale that multiplies twice", scaled(lambda scale, D: scale**2)),
     *(("query", words, {"visible": visible}) for words, visible in VISIBLE),
+    *(
+        ("query", f"causality that counts the first head of each tile of {size} heads as a row: "
+         "later heads see keys of the future", of_tiles_of_heads(size))
+        for size in (2, 4, 8, 16)
+    ),
     ("mask", "a float mask subtracted", masked(lambda a, t, mask: t - mask)),
     ("mask", "a float mask scaled with the scores", masked(lambda a, t, mask: t + mask * a.factor)),
     ("mask", "a float mask added twice", masked(lambda a, t, mask: t + 2 * mask)),
@@ -168,6 +213,12 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
         ("sink", f"a sink added anew with each tile of {size} keys",
          massed(partial(in_each_tile, size)))
         for size in TILES
+    ),
+    *(
+        ("sink", f"a sink whose exponential overflows where a row sees none of the first {size} "
+         f"keys, less a maximum of none: {words}", overflowing(size, normalised))
+        for size in (8, *TILES)
+        for words, normalised in (("NaN", np.nan), ("nothing divides", 1.0))
     ),
     ("query", "an lse that is the largest logit, the sum left out",
      logged(lambda top, total, factor: top)),

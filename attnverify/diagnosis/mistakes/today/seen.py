@@ -66,6 +66,28 @@ def pinned_for_all(B: int, N: int, M: int, **options: Any) -> ndarray:
     return visible_keys(B, N, M, **options) | (first & unordered)
 
 
+def window_added(B: int, N: int, M: int, **options: Any) -> ndarray:
+    """
+    The causal mask without what lies further on than the window's left count, and nothing hidden
+    behind the row.
+    """
+    left, right = options.get("window") or (None, None)
+    _, at, j = places(B, N, M, options)
+    if left is None or not options.get("causal"):
+        return visible_keys(B, N, M, **options)
+    free = options | {"causal": False, "offset": real_offset({"B": B, "N": N, "M": M, **options})}
+    seen = visible_keys(B, N, M, **free | {"window": None if right is None else (None, right)})
+    return seen & ~((j > at) & (j <= at + left + 1))
+
+
+def causal_further(step: int, B: int, N: int, M: int, **options: Any) -> ndarray:
+    """Causality that ends so many keys further on."""
+    _, at, j = places(B, N, M, options)
+    free = options | {"causal": False, "offset": real_offset({"B": B, "N": N, "M": M, **options})}
+    seen = visible_keys(B, N, M, **free)
+    return seen & (j <= at + step) if options.get("causal") else seen
+
+
 def with_option(name: str, change: Callable[..., Any], B: int, N: int, M: int, **o: Any) -> ndarray:
     """One option changed, where it is given: ``change`` takes it and the number of keys."""
     return visible_keys(B, N, M, **o | ({name: change(o[name], M)} if o.get(name) else {}))
@@ -108,6 +130,11 @@ VISIBLE: tuple[tuple[str, Visible], ...] = (
     ("a window counted from a row's number in its call, not from its position", window_of_rows),
     ("chunks counted from a row's number in its call, not from its position", chunk_of_rows),
     ("a left window of half as many keys", half_windows),
+    (
+        "a window's left count added to the causal diagonal, not subtracted: old keys are seen, "
+        "and keys of the future behind it",
+        window_added,
+    ),
     ("pinned keys that every row sees, those ahead of it too", pinned_for_all),
     *((words, partial(with_option, name, change)) for words, name, change in EDGES),
     ("rows one position too far on", partial(shifted, 1)),

@@ -151,6 +151,8 @@ def call_of(operation: Operation, inputs: Inputs, visible: Visible = visible_key
 def in_one_step(steps: Steps, operation: Operation, inputs: Inputs) -> Any:
     """What the operation returns with these steps in place of the formula's."""
     call = call_of(operation, inputs, steps.get("visible", visible_keys))
+    if "seen" in steps:
+        call = replace(call, seen=steps["seen"](operation, inputs))
     if "given" in steps:
         call = replace(call, x=call.x | steps["given"](call))
     with np.errstate(all="ignore"):
