@@ -285,6 +285,23 @@ def divided(by: Callable[[ndarray, float, int], ndarray]) -> Callable[[ndarray, 
     return normal
 
 
+def over_padding(by: int, counted: bool, x: ndarray, eps: float) -> ndarray:
+    """
+    Norm rows padded by 0 up to a power of two.
+
+    ``by``: how many of mean and variance are divided by the padded width, the variance first;
+    ``counted``: whether what is padded, 0 minus the mean, is summed into the variance.
+    """
+    F = x.shape[-1]
+    P = 1 << (F - 1).bit_length()
+    mean = x.sum(axis=-1, keepdims=True) / (P if by > 1 else F)
+    squares = ((x - mean) ** 2).sum(axis=-1, keepdims=True) + counted * (P - F) * mean**2
+    out: ndarray = (x - mean) / np.sqrt(squares / (P if by else F) + eps)
+    return out
+
+
+PADDED = "padded columns up to a power of two"
+DIVIDED = ("", "variance divided by the padded width", "mean and variance divided by that width")
 NORMS: dict[str, Callable[..., ndarray]] = {
     "a norm that divides by the square of variance and eps, not by its root": norm_of(
         divided(lambda v, eps, F: (v + eps) ** 2)
@@ -314,6 +331,16 @@ NORMS: dict[str, Callable[..., ndarray]] = {
     ),
     "a norm over the positions in place of the width": norm_of(partial(over, -2)),
     "a norm over positions and width together": norm_of(partial(over, (-2, -1))),
+    **{
+        f"a norm with {PADDED}, {said}": norm_of(partial(over_padding, by, counted))
+        for by, counted, said in (
+            (0, True, "each minus the mean, summed into the variance"),
+            (1, True, f"summed into the variance: {DIVIDED[1]}"),
+            (2, True, f"summed into mean and variance: {DIVIDED[2]}"),
+            (1, False, f"its {DIVIDED[1]}"),
+            (2, False, f"its {DIVIDED[2]}, nothing of them summed"),
+        )
+    },
     "a norm left out": lambda x, weight, bias, eps: x,
 }
 RESIDUALS: dict[str, Callable[[ndarray, ndarray], ndarray]] = {

@@ -1,0 +1,53 @@
+"""Kinds of mistakes that a fifth round of public reports had and no table."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy import ndarray
+
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.layers.in_stages import in_stages
+from attnverify.reference import layers
+from tests.attnverify.diagnosis.test_two_mistakes import causes_of
+
+
+def padded_norm(x: ndarray, weight: ndarray, bias: Any, eps: float, by_padded: bool) -> ndarray:
+    """A norm in blocks of a power of two, without a mask behind its mean."""
+    F = x.shape[-1]
+    block = 1
+    while block < F:
+        block *= 2
+    y = np.concatenate((x, np.zeros((*x.shape[:-1], block - F))), axis=-1)
+    centred = y - y.sum(axis=-1, keepdims=True) / F
+    variance = (centred**2).sum(axis=-1, keepdims=True) / (block if by_padded else F)
+    own = (centred / np.sqrt(variance + eps))[..., :F] * weight
+    return own if bias is None else own + bias
+
+
+def layer_in_blocks(by_padded: bool, **inputs: Any) -> Any:
+    norm = partial(padded_norm, by_padded=by_padded)
+    feed = partial(layers.feed_forward, norm=norm)
+    return in_stages(CATALOGUE["transformer_xl_layer"])(**inputs, norm=norm, feed=feed)
+
+
+KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "two, each minus the mean, summed into the variance": (
+        "transformer_xl_layer",
+        partial(layer_in_blocks, False),
+    ),
+    "two, summed into the variance: variance divided by the padded width": (
+        "transformer_xl_layer",
+        partial(layer_in_blocks, True),
+    ),
+}
+
+
+@pytest.mark.parametrize("words", KINDS)
+def test_a_kind_is_told(words: str) -> None:
+    operation, function = KINDS[words]
+    told = [cause.words for cause in causes_of(operation, function)]
+    assert told
+    assert all(words in each for each in told), told
