@@ -7,7 +7,7 @@ Which parameters a layer has is read off a few draws: those of a feed-forward ar
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from attnverify.judge.case import case_of
 Changed = Callable[[dict[str, Any]], dict[str, Any]]
 DRAWS, SEED = 12, 0
 READ_FOR = "{one} read in place of {other}, which is never read"
+RANKS = (2, 4)
+SHARDS = "{name}: the first of {ranks} shards of its {places} on every rank, the others never read"
 
 
 def parameter_mistakes(
@@ -39,6 +41,10 @@ def parameter_mistakes(
     for names in (*((part,) for part in matrices), matrices[:-1], matrices) if matrices else ():
         words = f"weights read transposed, [in out] for [out in]: {', '.join(names)}"
         yield words, with_parameters(partial(transposed, names))
+    for name in matrices:
+        for (axis, places), ranks in product(enumerate(("rows", "columns")), RANKS):
+            words = SHARDS.format(name=name, ranks=ranks, places=places)
+            yield words, with_parameters(partial(first_shard, name, axis, ranks))
     for one, other in permutations((name for name in shapes if "." not in name), 2):
         if shapes[one] == shapes[other]:
             words = READ_FOR.format(one=one, other=other)
@@ -92,6 +98,17 @@ def read(one: str, other: str, own: dict[str, Any]) -> dict[str, Any]:
 def transposed(names: Sequence[str], own: dict[str, Any]) -> dict[str, Any]:
     weights: dict[str, ndarray] = {f"{name}.weight": own[f"{name}.weight"].T for name in names}
     return own | weights
+
+
+def first_shard(name: str, axis: int, ranks: int, own: dict[str, Any]) -> dict[str, Any]:
+    """A map (and a bias of its rows) made of its first shard, where ranks can share the axis."""
+    new = {}
+    for leaf in (f"{name}.weight", f"{name}.bias")[: 2 - axis]:
+        whole = own.get(leaf)
+        if whole is not None and whole.shape[axis] % ranks == 0:
+            shard = np.split(whole, ranks, axis)[0]
+            new[leaf] = np.concatenate([shard] * ranks, axis)
+    return own | new
 
 
 def times(name: str, count: int, own: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,16 @@ def layer_in_blocks(by_padded: bool, **inputs: Any) -> Any:
     return in_stages(CATALOGUE["transformer_xl_layer"])(**inputs, norm=norm, feed=feed)
 
 
+def halves_alike(operation: str, leaves: tuple[str, ...], axis: int, **inputs: Any) -> Any:
+    """The second half of the places of an axis is the first again."""
+    own = dict(inputs["parameters"])
+    for leaf in leaves:
+        if own.get(leaf) is not None and own[leaf].shape[axis] % 2 == 0:
+            half = own[leaf].shape[axis] // 2
+            own[leaf] = np.take(own[leaf], [*range(half), *range(half)], axis=axis)
+    return CATALOGUE[operation].reference(**inputs | {"parameters": own})
+
+
 KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "two, each minus the mean, summed into the variance": (
         "transformer_xl_layer",
@@ -41,6 +51,14 @@ KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "two, summed into the variance: variance divided by the padded width": (
         "transformer_xl_layer",
         partial(layer_in_blocks, True),
+    ),
+    "ff_in: the first of 2 shards of its rows": (
+        "transformer_xl_layer",
+        partial(halves_alike, "transformer_xl_layer", ("ff_in.weight", "ff_in.bias"), 0),
+    ),
+    "out_proj: the first of 2 shards of its columns": (
+        "multi_head_self_attention",
+        partial(halves_alike, "multi_head_self_attention", ("out_proj.weight",), 1),
     ),
 }
 
