@@ -209,17 +209,20 @@ PLAIN = "scaled_dot_product_attention"
 
 def guess_operation(
     functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
-) -> tuple[str, str] | None:
+) -> tuple[str, Callable[..., Any], str] | None:
     """
-    Name the operation that the one function may be, and say so: that whose name, or the field's
-    name for it, its own or the file's holds, else the plain attention, else the only one that is
-    called with such arguments. None where nothing is plain.
+    Name the operation that the one function may be that takes arguments of one and is no helper of
+    another, and say so: that whose name, or the field's name for it, its own or the file's holds,
+    else the plain attention, else the only one that is called with such arguments. None where
+    nothing is plain.
     """
-    if len(functions) != 1 or any(map(parse_name, functions)):
+    if any(map(parse_name, functions)):
         return None
-    ((name, function),) = functions.items()
-    bindings = {one: bound_arguments(function, one, declared) for one in CATALOGUE}
-    found = {one: binding for one, binding in bindings.items() if binding and binding.given}
+    taken = {name: bindings_of(functions[name], declared) for name in names_uncalled(functions)}
+    able = [name for name in taken if taken[name]]
+    if len(able) != 1:
+        return None
+    name, found = able[0], taken[able[0]]
     words = f"_{name}_{parse_source(source).name}_".lower()
     means = {one for word, one in IN_THE_FIELD.items() if f"_{word}_" in words} - {PLAIN}
     named = [one for one in found if one in words or one in means]
@@ -228,11 +231,31 @@ def guess_operation(
     for chosen in (named, plain, whole):
         if len(chosen) == 1:
             place = source if parse_source(source).function else f"{source}:{name}"
-            return chosen[0], (
+            told = (
                 f"{name} {GUESSED} {chosen[0]}, by its arguments; if it is another: "
                 f"attnverify run {place}=OPERATION"
             )
+            return chosen[0], functions[name], told
     return None
+
+
+def names_uncalled(functions: Mapping[str, Callable[..., Any]]) -> list[str]:
+    """List the functions of a file that no other one of them names: the others are helpers."""
+    named = {
+        own: getattr(getattr(function, "__code__", None), "co_names", ())
+        for own, function in functions.items()
+    }
+    return [
+        name
+        for name in functions
+        if not any(name in names for own, names in named.items() if own != name)
+    ]
+
+
+def bindings_of(function: Callable[..., Any], declared: Declarations) -> dict[str, Binding]:
+    """Find the operations by whose arguments a function can be called, and how each is."""
+    bindings = {one: bound_arguments(function, one, declared) for one in CATALOGUE}
+    return {one: binding for one, binding in bindings.items() if binding and binding.given}
 
 
 def bound_arguments(

@@ -131,8 +131,8 @@ def populate(
         if backend.declared is not STRICT and (
             guess := guess_operation(functions, backend.declared, backend.source)
         ):
-            functions = dict.fromkeys(guess[:1], *functions.values())
-            backend.notes.append(guess[1])
+            functions = {guess[0]: guess[1]}
+            backend.notes.append(guess[2])
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]

@@ -10,7 +10,7 @@ from typing import Any
 from attnverify.backends.calls.arguments import Binding, _takes_any_name, bind, parameters_of
 from attnverify.backends.calls.headless import by_layout, has_heads
 from attnverify.backends.calls.layer_modules import as_function, is_module
-from attnverify.backends.calls.option_forms import from_shapes, own_form
+from attnverify.backends.calls.option_forms import from_shapes, is_one_count, left_count, own_form
 from attnverify.backends.calls.terms import (
     concerning,
     exchange_axes,
@@ -59,6 +59,9 @@ def adapt_signature(
                 given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"{TAKES_NO}{own}")
+        window = binding.given.get("window", "")
+        if window and window not in given and is_one_count(parameters[window]):
+            given[window] = left_count(None, parameters[window].default)
         if inputs.get("scale") is None and has_usual_scale:
             given |= _usual_scale(binding.given["scale"], inputs, parameters)
         for name, default in binding.needed.items():

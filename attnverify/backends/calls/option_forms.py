@@ -86,6 +86,8 @@ def own_form(
     where no form of its own is known.
     """
     default = parameters[name].default if name else None
+    if own == "window" and name and is_one_count(parameters[name]):
+        return {name: left_count(value, parameters[name].default)}
     if own == "window" and value is not None:
         return own_window(value, name, parameters)
     if own == "pairing" and not name and value in PAIRINGS.values():
@@ -118,6 +120,24 @@ def own_window(
         elif count is not None:
             raise NotImplementedError(f"takes no window of {window}")
     return found
+
+
+def is_one_count(parameter: Parameter) -> bool:
+    """Tell whether a window is one number, the left one."""
+    said = parameter.annotation in (int, "int"), type(parameter.default) is int
+    return any(said)
+
+
+ALL_KEYS = 2**30
+"""The left count of a window that hides nothing, where a function has no word for it."""
+
+
+def left_count(window: Any, default: Any) -> int:
+    """The left count alone. Raises NotImplementedError for a window that ends on its right."""
+    left, right = window or (None, None)
+    if right is not None:
+        raise NotImplementedError(f"takes no window of {window}")
+    return left if left is not None else {-1: -1, 0: 0}.get(default, ALL_KEYS)
 
 
 def no_limit(count: Any, default: Any) -> Any:

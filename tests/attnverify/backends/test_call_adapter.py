@@ -390,3 +390,25 @@ def test_an_own_width_of_values_is_one_of_pages_too() -> None:
     packed: dict[str, Any] = {"query": (5, 4, 3), "key": (5, 1, 3), "value": (5, 1, 3)}
     call = {name: np.zeros(shape) for name, shape in packed.items()}
     assert [*features_of(call | {"query_starts": np.array([0, 5])})] == []  # not heads for rows
+
+
+@pytest.mark.parametrize(
+    ("default", "window", "given"),
+    [
+        ("=4", None, 2**30),
+        ("=4", (2, None), 2),
+        ("=4", (None, None), 2**30),
+        ("=-1", None, -1),
+        (": int", (3, None), 3),
+        ("=0", None, 0),
+    ],
+)
+def test_a_window_of_one_number_is_its_left_count(default: str, window: Any, given: int) -> None:
+    """Where a call has none, it was the function's own default that hid keys unasked."""
+    scope: dict[str, Any] = {}
+    exec(f"def attention(q, k, v, window_size{default}): return window_size, None", scope)
+    adapted = adapt_signature(scope["attention"], CATALOGUE["grouped_attention"])
+    inputs = dict.fromkeys(("query", "key", "value"), np.zeros((1, 2, 3, 4)))
+    assert adapted(**inputs, **({} if window is None else {"window": window}))[0] == given
+    with pytest.raises(NotImplementedError, match="takes no window"):
+        adapted(**inputs, window=(1, 0))

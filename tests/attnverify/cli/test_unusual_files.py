@@ -242,3 +242,15 @@ def test_what_is_imported_under_the_name_of_an_operation_is_told_by_that_name() 
     write("from helper import moved as shift_right\n")
     output = verify("run", "mine.py").output
     assert "judge it by: attnverify run mine.py:shift_right" in " ".join(output.split())
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_helpers_beside_the_one_function_keep_it_from_nothing(called: bool, tmp_path: Path) -> None:
+    use = "repeat_kv(k, q.shape[1] // k.shape[1])" if called else "k"
+    (tmp_path / "mine.py").write_text(
+        "def repeat_kv(x, n_rep):\n    return x.repeat(n_rep, 1)\n"
+        f"def gqa_attention(q, k, v, causal=False):\n    return {use}\n"
+    )
+    backend = load(str(tmp_path / "mine.py"))
+    assert [one.operation.name for one in backend.implementations] == ["grouped_attention"]
+    assert "gqa_attention is taken for grouped_attention" in backend.notes[0]
