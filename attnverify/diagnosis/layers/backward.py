@@ -99,6 +99,10 @@ PLACES: dict[str, Callable[[ndarray, int], ndarray]] = {
     "the first tile of {size} {places} alone": lambda i, size: i < size,
 }
 """Which places of an axis go into a sum that should run over all of them."""
+OVERWRITTEN = (
+    "the gradient by a norm's {leaves} from the gradient by its input, which was written over the "
+    "one that arrives"
+)
 UNTRACKED = "a norm's weight and bias that get no gradient"
 WHOLE_TILES = "but from whole tiles of {size} rows: the last, incomplete tile of rows left out"
 MEANS = {
@@ -175,6 +179,9 @@ def backward_mistakes(forward: Operation) -> Iterator[tuple[str, Forward]]:
         for said, kept in summed("rows"):
             words = f"gradients by a norm's weight and bias that sum {said}"
             yield words, with_stage(function, partial(rows_stage, kept))
+        for leaves in ("weight", "weight and bias"):
+            stage = partial(overwritten_stage, "bias" in leaves)
+            yield OVERWRITTEN.format(leaves=leaves), with_stage(function, stage)
         for words, derivative in ACTIVATIONS.items():
             yield words, with_stage(function, partial(activation_stage, derivative))
 
@@ -227,6 +234,26 @@ def rows_stage(kept: Callable[[ndarray], ndarray]) -> tuple[list[Linearised], di
         return y if bias is None else y + stage(bias, x.shape)
 
     return [stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
+
+
+def overwritten_stage(has_bias: bool) -> tuple[list[Linearised], dict[str, Any]]:
+    """A norm whose weight, and bias, change its output through its input's derivative."""
+
+    def derivative(own: ndarray, _: ndarray, d: ndarray, x: ndarray, eps: float) -> ndarray:
+        n = normal(x, eps)
+        return own[0] * with_means(1, 1, n, (d[0] * n + has_bias * d[1]) / deviation(x, eps))
+
+    held = Linearised(
+        lambda leaves: leaves, lambda own, out, d: np.array([[0], [not has_bias]]) * d
+    )
+    stage = Linearised(lambda leaves, x, eps: np.zeros_like(x), derivative)
+
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        leaves = np.stack((weight, np.zeros_like(weight) if bias is None else bias))
+        kept = held(leaves)
+        return kept[0] * normal(x, eps) + kept[1] + stage(leaves, x, eps)
+
+    return [held, stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
 
 
 def activation_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:

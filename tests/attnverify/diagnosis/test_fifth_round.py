@@ -43,6 +43,38 @@ def halves_alike(operation: str, leaves: tuple[str, ...], axis: int, **inputs: A
     return CATALOGUE[operation].reference(**inputs | {"parameters": own})
 
 
+def through_norm(d_y: ndarray, x: ndarray, weight: ndarray, eps: float) -> tuple[ndarray, ndarray]:
+    """The gradient by a norm's input, and what that one gives for its weight."""
+    deviation = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
+    n, g = (x - x.mean(axis=-1, keepdims=True)) / deviation, d_y * weight
+    slope = (g * n).mean(axis=-1, keepdims=True)
+    d_x = (g - g.mean(axis=-1, keepdims=True) - n * slope) / deviation
+    return d_x, (d_x * n).sum(axis=(0, 1))
+
+
+def weight_gradient_of_a_buffer(d_output: ndarray, **inputs: Any) -> Any:
+    """Gradients of a layer whose norms write that by their input over the one that arrives."""
+    own, eps, went_in = inputs["parameters"], inputs.get("eps", 1e-5), []
+
+    def norm(x: ndarray, *rest: Any) -> ndarray:
+        went_in.append(x)
+        return layers.layer_norm(x, *rest)
+
+    feed = partial(layers.feed_forward, norm=norm)
+    in_stages(CATALOGUE["transformer_xl_layer"])(**inputs, norm=norm, feed=feed)
+    new, d_y = {}, d_output
+    if "ff_in.weight" in own:
+        weight = own["ff_norm.weight"]
+        d_y, new["ff_norm.weight"] = through_norm(d_y, went_in[1], weight, eps)
+        first = own["layer_norm.weight"], own.get("layer_norm.bias"), eps
+        inner = layers.linear(layers.layer_norm(went_in[0], *first), own, "ff_in")
+        d_y = d_y + (d_y @ own["ff_out.weight"] * (inner > 0)) @ own["ff_in.weight"]
+    weight = own["layer_norm.weight"]
+    _, new["layer_norm.weight"] = through_norm(d_y, went_in[0], weight, eps)
+    found = CATALOGUE["transformer_xl_layer_grad"].reference(**inputs, d_output=d_output)
+    return tuple(part | new if isinstance(part, dict) else part for part in found)
+
+
 KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "two, each minus the mean, summed into the variance": (
         "transformer_xl_layer",
@@ -59,6 +91,10 @@ KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "out_proj: the first of 2 shards of its columns": (
         "multi_head_self_attention",
         partial(halves_alike, "multi_head_self_attention", ("out_proj.weight",), 1),
+    ),
+    "the gradient by a norm's weight from the gradient by its input": (
+        "transformer_xl_layer_grad",
+        weight_gradient_of_a_buffer,
     ),
 }
 
