@@ -46,8 +46,9 @@ def find_freedom(
     """Find the one freedom under whose declaration all that is wrong passes, and is near it."""
     o = wrong[0]
     precision = implementation.precision(o.dtype)
-    for (field, value), words in FREEDOMS.items():
-        freed = replace(precision, **{field: value})
+    for (field, said_so), words in FREEDOMS.items():
+        value = o.dtype if said_so == ITS_DTYPE else said_so
+        freed = replace(precision, **{field: FORMATS.get(value, value)})
         if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
             names = (implementation.operation.name, implementation.name)
             said = find_fields(implementation.backend.precision, *names, o.dtype) | {field: value}
@@ -55,6 +56,8 @@ def find_freedom(
             return Explanation(words, say.FREEDOM_DECLARED.format(what=words, declared=declared))
     return None
 
+
+ITS_DTYPE = "the dtype of the call"
 
 FREEDOMS: dict[tuple[str, Any], str] = {
     ("variance", "one_pass"): "a variance as the mean of squares less the square of the mean",
@@ -66,6 +69,7 @@ FREEDOMS: dict[tuple[str, Any], str] = {
     ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",
     ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it, or "
     "another formula that is as near, as GELU by erf is to that by tanh",
+    ("softmax", ITS_DTYPE): "a softmax written out in this dtype, each step stored",
 }
 """Fields of the declared arithmetic, and what an implementation does that they allow."""
 

@@ -6,6 +6,7 @@ they pass; a small fault that reads every digit is not taken for them.
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
 from attnverify.judge.observation import Observation
+from tests.attnverify.verdicts.test_found_out import judge_file
 
 SDPA = CATALOGUE["scaled_dot_product_attention"]
 
@@ -207,3 +209,24 @@ def test_a_factor_is_not_fitted_to_a_single_number(sizes: dict[str, int], told: 
 )
 def test_outputs_of_zeros_are_told_in_one_sentence(names: list[str], told: str) -> None:
     assert describe_zeros(names) == told
+
+
+WRITTEN_OUT = """
+import torch
+FEATURES = {"mask": False, "dropout": False}
+
+def scaled_dot_product_attention(query, key, value):
+    score = query @ key.mT / query.shape[-1] ** 0.5
+    lse = torch.logsumexp(score, -1, keepdim=True)
+    return torch.exp(score - lse) @ value
+"""
+
+
+def test_a_softmax_written_out_in_half_precision_is_told_with_its_line(tmp_path: Path) -> None:
+    """It was told as weights that are wrong, and right where query is 0."""
+    result = judge_file(tmp_path, WRITTEN_OUT, "bfloat16")
+    (finding,) = result.findings
+    line = str(finding.cause).partition("declare ")[2].partition("}}")[0] + "}}"
+    assert line == 'PRECISION = {"bfloat16": {"softmax": "bfloat16"}}'
+    again = judge_file(tmp_path, f"{WRITTEN_OUT}\n{line}\n", "bfloat16")
+    assert again.verdict == "passed"
