@@ -48,7 +48,8 @@ def find_freedom(
     precision = implementation.precision(o.dtype)
     for (field, said_so), words in FREEDOMS.items():
         value = o.dtype if said_so == ITS_DTYPE else said_so
-        freed = replace(precision, **{field: FORMATS.get(value, value)})
+        changed: dict[str, Any] = {field: FORMATS.get(value, value)}
+        freed = replace(precision, **changed)
         if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
             names = (implementation.operation.name, implementation.name)
             said = find_fields(implementation.backend.precision, *names, o.dtype) | {field: value}
