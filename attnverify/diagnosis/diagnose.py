@@ -54,6 +54,8 @@ CASES_OF_OTHER_KINDS = 3
 MOST_PASSING = 64
 A_FEW = 4
 """So many small cases beside of a gradient, which are held against those of other forwards."""
+MOST_PLACES = 16
+"""In so many more failing cases the place of what is wrong in a gradient must be the same."""
 LARGE = 300_000
 """So many numbers at most go into a case that is called for a diagnosis, if there are others."""
 
@@ -208,7 +210,10 @@ def explain(
     if among is None and (text := match_text(implementation, wrong, passed, budget)):
         return cause_of_candidates(text)
     part = explain_in_parts(tried, wrong, passed)
-    return part or localize(implementation, failing, budget)
+    if part:
+        return part
+    rest = look_at(implementation, more[:MOST_PLACES], budget) if operation.is_gradient else []
+    return localize(implementation, [*failing, *(o for o in rest if o.wrong)], budget)
 
 
 HUGE = 1e12

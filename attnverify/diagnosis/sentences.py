@@ -141,6 +141,7 @@ NUMBERED_OUTPUT, NUMBERED_GRADIENT = "output {number}", "gradient {number}"
 GRADIENT_BY = "the gradient by {name}"
 THERE = ", {what} where it is wrong"
 THERE_AT = ", {what}{where}"
+END = ", whose last {name}s are left 0 wherever it is wrong (in one case {since}; {count} cases)"
 ZERO, NAN, OTHER_SIGN = "0", "NaN", "with the other sign"
 PLACE = ": {places}"
 IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"
@@ -148,6 +149,7 @@ IN_LAST, LAST_KEY = "in the last {name} ({index}) alone", "the last key ({index}
 FROM, UP_TO = "from {name} {index} of {size} on", "up to {name} {index} of {size}"
 SOME, SOME_AND_MORE = "{name} {indices}", "{name} {indices} ..."
 OF_EVERY = "{name} {indices} of every {period}"
+PLACE_OF_AXIS = "axis {axis} place"
 INDEX_OF_AXIS = "axis {axis}, index"
 
 # regions

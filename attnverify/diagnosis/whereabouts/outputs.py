@@ -17,7 +17,7 @@ from attnverify.diagnosis.factors.least_squares import (
     factor_in_words,
     is_no_rounding,
 )
-from attnverify.diagnosis.whereabouts.places import describe_indices
+from attnverify.diagnosis.whereabouts.places import NAMES, along, describe_indices
 from attnverify.judge.comparison import compare
 from attnverify.judge.observation import Observation
 from attnverify.precision import FORMATS
@@ -88,7 +88,33 @@ def describe_one(ranked: Sequence[Observation], number: int) -> str:
         where = describe_indices(zeros[0], axes, zeros[1:])
         if where:
             return say.THERE_AT.format(what=say.ZERO, where=where)
-    return what + describe_indices(wrong[0], axes, wrong[1:])
+    where = describe_indices(wrong[0], axes, wrong[1:])
+    if not where and what == say.THERE.format(what=say.ZERO):
+        return describe_end([(o.actual[number] == 0, each) for o, each in parts], axes) or what
+    return what + where
+
+
+def describe_end(parts: Sequence[tuple[ndarray, ndarray]], axes: str) -> str:
+    """
+    The last places of an axis, if they alone are wrong and wholly 0 in every case, each from a
+    place of its own on: of ``parts``, where a case is 0 and where it is wrong.
+    """
+    failing = [(zero, wrong) for zero, wrong in parts if wrong.any()]
+    for axis in (-1, -2)[: len(axes)]:
+        starts = [int(along(wrong, axis % wrong.ndim).argmax()) for _, wrong in failing]
+        sizes = [zero.shape[axis] for zero, _ in failing]
+        kept = [
+            np.take(~z, range(k), axis).any() for (z, _), k in zip(failing, starts, strict=True)
+        ]
+        if any(kept) and all(
+            np.take(zero, range(start, size), axis).all()
+            for (zero, _), start, size in zip(failing, starts, sizes, strict=True)
+        ):
+            start, size, _ = next(each for each in zip(starts, sizes, kept, strict=True) if each[2])
+            name = NAMES.get(axes[axis], say.PLACE_OF_AXIS.format(axis=len(axes) + axis))
+            since = say.FROM.format(name=name, index=start, size=size)
+            return say.END.format(name=name, since=since, count=len(failing))
+    return ""
 
 
 def describe_numbers(observed: Sequence[Observation], number: int) -> str:

@@ -75,6 +75,15 @@ def weight_gradient_of_a_buffer(d_output: ndarray, **inputs: Any) -> Any:
     return tuple(part | new if isinstance(part, dict) else part for part in found)
 
 
+def value_gradient_in_chunks(**inputs: Any) -> Any:
+    """The gradient by value, stored in whole chunks of as many columns as divide 8 and D."""
+    found = list(CATALOGUE["scaled_dot_product_attention_grad"].reference(**inputs))
+    chunk = np.gcd(8, inputs["query"].shape[-1])
+    E = found[2].shape[-1]
+    found[2] = np.where(np.arange(E) < E // chunk * chunk, found[2], 0)
+    return tuple(found)
+
+
 KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "two, each minus the mean, summed into the variance": (
         "transformer_xl_layer",
@@ -95,6 +104,10 @@ KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
     "the gradient by a norm's weight from the gradient by its input": (
         "transformer_xl_layer_grad",
         weight_gradient_of_a_buffer,
+    ),
+    "the gradient by value, whose last columns are left 0 wherever it is wrong": (
+        "scaled_dot_product_attention_grad",
+        value_gradient_in_chunks,
     ),
 }
 

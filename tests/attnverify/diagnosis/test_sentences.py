@@ -123,6 +123,12 @@ TEXTS: dict[str, Filled] = {
     ),
     "PAIRS_ON": ({"by": 8, "pairs": 24}, "+8 where 24 pairs turn"),
     "THERE_AT": ({"what": "0", "where": ": from row 1 of 3 on"}, ", 0: from row 1 of 3 on"),
+    "END": (
+        {"name": "column", "since": "from column 4 of 6 on", "count": 3},
+        ", whose last columns are left 0 wherever it is wrong (in one case from column 4 of 6 on; "
+        "3 cases)",
+    ),
+    "PLACE_OF_AXIS": ({"axis": 2}, "axis 2 place"),
     "HEADS_READ": (
         {"rule": " (h % G)"},
         "query heads read other heads of keys and values (h % G)",
