@@ -166,9 +166,9 @@ def print_summary(
     tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
     tell(next_steps(run, tallies, bool(left_out)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
-    if brief and not quiet:  # what is too long for two lines stands above in full
-        outcomes = (shorten(line, 2 * width - 4, placeholder=" ...") for line in outcomes)
-    for line in outcomes if quiet else fold_lines(outcomes, width):
+    if brief and not quiet:  # what is too long stands above in full
+        outcomes = (shorten(line, width, placeholder=" ...") for line in outcomes)
+    for line in outcomes if quiet or brief else fold_lines(outcomes, width):
         reporter.write_line(colourize(line, colour))
 
 

@@ -37,6 +37,8 @@ def adapt_signature(
     if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):
         return function_of_names(function, operation)
     binding, parameters = bind(function, operation, declared), parameters_of(function, operation)
+    window = binding.given.get("window", "") if operation.outside is None else ""
+    counted = bool(window) and is_one_count(parameters[window])
     has_usual_scale = "scale" in binding.given and not operation.requires("scale")
 
     def own_arguments(**inputs: Any) -> dict[str, Any]:
@@ -50,6 +52,9 @@ def adapt_signature(
         given |= from_shapes(inputs, binding.forms)
         for own, value in inputs.items():
             name = _parameter_of(own, value, binding, operation)
+            if own == "window" and counted:
+                given[name] = left_count(value, parameters[name].default)
+                continue
             form = own_form(own, value, name, parameters, defaults[own])
             if form is not None:
                 given |= form
@@ -59,8 +64,7 @@ def adapt_signature(
                 given[own] = value
             elif not _is_default(value, defaults[own]):
                 raise NotImplementedError(f"{TAKES_NO}{own}")
-        window = binding.given.get("window", "")
-        if window and window not in given and is_one_count(parameters[window]):
+        if counted and window not in given:
             given[window] = left_count(None, parameters[window].default)
         if inputs.get("scale") is None and has_usual_scale:
             given |= _usual_scale(binding.given["scale"], inputs, parameters)

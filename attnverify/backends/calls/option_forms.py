@@ -86,8 +86,6 @@ def own_form(
     where no form of its own is known.
     """
     default = parameters[name].default if name else None
-    if own == "window" and name and is_one_count(parameters[name]):
-        return {name: left_count(value, parameters[name].default)}
     if own == "window" and value is not None:
         return own_window(value, name, parameters)
     if own == "pairing" and not name and value in PAIRINGS.values():
