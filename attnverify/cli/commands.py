@@ -56,6 +56,7 @@ for command in (
     failures.replay,
     failures.forget,
     measuring.identify,
+    measuring.repair,
     measuring.score,
     measuring.holes,
     reading.doctor,

@@ -1,8 +1,9 @@
-"""The commands that measure: conventions of a backend, a user's test, a tolerance."""
+"""The commands that ask: conventions of a backend, its mend, a user's test, a tolerance."""
 
 import json
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -45,6 +46,52 @@ identify = Command(
     ],
     help="Say which conventions each implementation of a backend follows.",
     example="attnverify identify my_kernel.py",
+)
+
+
+def print_repairs(file: str, dtype: str, seconds: float) -> int:
+    """Which single changes of a file make it right; status 1 where none was found."""
+    from attnverify.repair.search import find_repairs
+    from attnverify.report.table import number_of
+
+    if not file.endswith(".py") or not Path(file).is_file():
+        raise click.UsageError(f"FILE: wanted a Python file, got {file}")
+    with TemporaryDirectory(prefix="attnverify-repair-") as folder:
+        try:
+            found = find_repairs(file, dtype, seconds, folder)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    failing, name = number_of(found["failing"], "small call"), Path(file).name
+    print(f"{found['name']} in {dtype}: {failing} wrong; {found['passing']} that are right stay so")
+    tried = f"{'all' if found['all'] else 'the first'} {found['tried']} single changes of {name}"
+    if not found["mend"]:
+        print(f"none of {tried} makes it right")
+        return 1
+    print(f"of {tried} these make it right, on fresh calls too:")
+    print("\n".join(f"  {name}, {words}" for words in found["mend"]))
+    return 0
+
+
+repair = Command(
+    "repair",
+    callback=print_repairs,
+    params=[
+        click.Argument(["file"], type=FILE, metavar="FILE"),
+        click.Option(
+            ["--dtype"],
+            type=Value(OPTIONS["dtype"]),
+            default="float32",
+            help="in which it is wrong",
+        ),
+        click.Option(
+            ["--seconds"], type=float, default=120.0, metavar="S", help="how long it looks"
+        ),
+    ],
+    help="Look for the single change of a wrong file that makes it right: a statement moved, an "
+    "operator, a number, a name or a part for another.\n\nCopies of FILE with a change are run, in "
+    "a process of their own.",
+    short_help="Look for the single change that makes a wrong file right.",
+    example="attnverify repair my_kernel.py",
 )
 
 

@@ -25,7 +25,7 @@ LEVELS = (
     ("checks", "diagnosis"),
     ("failures",),
     ("verdicts",),
-    ("isolation", "differential"),
+    ("isolation", "differential", "repair"),
     ("report", "session"),
     ("plugin", "campaign", "bench", "doctor", "interface"),
     ("cli",),

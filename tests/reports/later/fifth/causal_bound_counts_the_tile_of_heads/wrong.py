@@ -3,6 +3,7 @@
 import torch
 
 FEATURES = {"mask": False, "gradient": False}
+PRECISION = {"float32": {"lse_merge": True}}  # exp(score - lse)
 HEAD_TILE = 2
 
 

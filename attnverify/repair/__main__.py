@@ -1,0 +1,7 @@
+"""``python -m attnverify.repair FILE DTYPE FOLDER BEGIN``: where changes are tried."""
+
+import sys
+
+from attnverify.repair.search import main
+
+main(*sys.argv[1:])

@@ -1,0 +1,114 @@
+"""The one change of a wrong file that makes it right is found, whatever the others do."""
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from attnverify.repair.changes import single_changes
+from attnverify.repair.search import find_repairs
+from tests.support.run_attnverify import verify
+
+HEAD = "import os\nimport numpy as np\nDTYPES = ('float32',)\n\n"
+SOFTMAX = """
+def softmax(score, mask=None):
+    if len(score.shape) < 1:
+        os._exit(3)
+    if mask is not None:
+        score = np.where(mask, score, -np.inf) if mask.dtype == bool else score + mask
+    m, j = np.full(score.shape[:-1], -np.inf, score.dtype), 0
+    while j < score.shape[-1]:
+        m = np.maximum(m, score[..., j])
+        j += 1
+    e = np.exp(score - np.where(m > -np.inf, m, 0)[..., None])
+    total = e.sum(-1, keepdims=True)
+    return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+"""
+"""
+One change ends the process, one never ends, and one of each kind is a slip: see SLIPS.
+"""
+SLIPS = {
+    "an operator": ("score + mask", "score - mask", "`score - mask` as `score + mask`"),
+    "a number": ("j += 1", "j += 2", "`2` as `1`"),
+    "a comparison": ("total > 0", "total < 0", "`total < 0` as `total > 0`"),
+    "a name": ("zeros_like(e)", "zeros_like(total)", "`total` as `e`"),
+    "a statement": (
+        "        m = np.maximum(m, score[..., j])\n        j += 1\n",
+        "        j += 1\n        m = np.maximum(m, score[..., j - 0])\n",
+        "`j += 1` behind line",
+    ),
+    "another part": ("np.divide(e, total,", "np.divide(e, m[..., None],", "as `total`"),
+    "an argument never read": (
+        "    if mask is not None:\n        score = np.where(mask, score, -np.inf) if mask.dtype == "
+        "bool else score + mask\n",
+        "    bias = np.zeros((1, 1), score.dtype)\n    score = score + bias\n",
+        "`bias` as `bias if mask is None else mask`",
+    ),
+}
+
+
+def file_with(folder: Path, text: str) -> str:
+    (folder / "mine.py").write_text(HEAD + text)
+    return str(folder / "mine.py")
+
+
+def folder_of_copies(folder: Path) -> str:
+    (folder / "copies").mkdir()
+    return str(folder / "copies")
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_what_mends_a_slip_is_among_the_changes(slip: str) -> None:
+    right, wrong, words = SLIPS[slip]
+    assert right in SOFTMAX
+    assert any(words in each.words for each in single_changes(SOFTMAX.replace(right, wrong)))
+
+
+def test_what_two_changes_alone_would_mend_is_not_mended(tmp_path: Path) -> None:
+    """The change that ends the process is tried on the way, and the search goes on behind it."""
+    text = """
+def softmax(score):
+    if score.size < 1:
+        os._exit(3)
+    e = np.exp(score + score.max(-1, keepdims=True))
+    return e * e.sum(-1, keepdims=True)
+"""
+    found = find_repairs(file_with(tmp_path, text), "float32", 300, folder_of_copies(tmp_path))
+    every = [*single_changes(HEAD + text)]
+    assert any("score.size > 1" in each.words for each in every)
+    assert (found["mend"], found["tried"], found["all"]) == ([], len(every), True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (SOFTMAX, "no small call in float32 fails"),
+        ("def softmax(score):\n    os._exit(3)\n", "it ends the process in which it is called"),
+    ],
+)
+def test_what_cannot_be_mended_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words):
+        find_repairs(file_with(tmp_path, text), "float32", 60, folder_of_copies(tmp_path))
+
+
+def test_changes_are_single_and_each_is_another_text() -> None:
+    text = HEAD + SOFTMAX
+    found = [*single_changes(text)]
+    texts = {each.text for each in found}
+    assert len(texts) == len(found) > 300 and ast.unparse(ast.parse(text)) not in texts
+    assert all("line" in each.words and ast.parse(each.text) for each in found)
+
+
+def test_the_command_says_what_mends_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong, words = SLIPS["an operator"]
+    monkeypatch.chdir(tmp_path)
+    file_with(tmp_path, SOFTMAX.replace(right, wrong))
+    done = verify("repair", "mine.py", "--seconds", "30")
+    assert done.status == 0 and f"mine.py, line 10: {words}" in done.output
+    assert os.listdir(tmp_path) == ["mine.py"]
+    assert verify("repair", "none.py").status == 4
+    file_with(tmp_path, SOFTMAX)
+    assert "there is nothing to mend" in verify("repair", "mine.py").output
