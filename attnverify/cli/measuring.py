@@ -9,6 +9,7 @@ import click
 
 from attnverify.cli.parameters import FILE, Command, Value
 from attnverify.options import OPTIONS
+from attnverify.report.waiting import waiting
 
 
 def print_cards(backend: str, dtype: str, as_json: bool) -> int:
@@ -58,9 +59,12 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
         raise click.UsageError(f"FILE: wanted a Python file, got {file}")
     with TemporaryDirectory(prefix="attnverify-repair-") as folder:
         try:
+            waiting.say(f"trying single changes of {file}, for {seconds:.0f} s at most")
             found = find_repairs(file, dtype, seconds, folder)
         except ValueError as error:
             raise click.ClickException(str(error)) from None
+        finally:
+            waiting.end()
     failing, name = number_of(found["failing"], "small call"), Path(file).name
     print(f"{found['name']} in {dtype}: {failing} wrong; {found['passing']} that are right stay so")
     tried = f"{'all' if found['all'] else 'the first'} {found['tried']} single changes of {name}"

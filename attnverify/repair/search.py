@@ -23,11 +23,12 @@ import numpy as np
 
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.loader import load
-from attnverify.diagnosis.call_budget import outcome_kind
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, resized
 from attnverify.judge.case import Case, case_of
+from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.judging import judge
 from attnverify.repair.changes import Change, single_changes
 from attnverify.verdicts.fitting import fitted_recipes
 
@@ -37,7 +38,8 @@ LARGEST = 70
 """The largest size of a call that changes are tried on."""
 LONGEST = 2.0
 """Seconds that a call of a changed file may take."""
-TOO_SLOW = "too slow"
+TOO_SLOW, REFUSED = "too slow", "refused"
+SAYS_NOTHING = "", TOO_SLOW, REFUSED
 MOST = 3
 """So many changes are told at most."""
 
@@ -48,7 +50,7 @@ class TooSlow(Exception):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TooSlow where what is done takes longer, of processor or wall."""
+    """Raise TooSlow where what is done takes longer."""
 
     def end(*_: Any) -> None:
         raise TooSlow
@@ -63,12 +65,19 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def outcome(implementation: Implementation, case: Case) -> str:
-    """The kind of a failure, "passed", "" where nothing is said, or that it takes too long."""
+    """
+    The kind of a failure, "passed", "" where a right answer has nothing to judge, or that it is
+    refused or takes too long.
+    """
     try:
         with within(LONGEST):
-            return outcome_kind(implementation, case)
+            return "passed" if judge(implementation, case).judged else ""
     except TooSlow:
         return TOO_SLOW
+    except Unsupported:
+        return REFUSED
+    except Disagreement as error:
+        return error.kind
 
 
 def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
@@ -86,11 +95,11 @@ def failing_and_passing(own: Implementation, dtype: str) -> tuple[list[Case], li
     """Calls that fail, the smallest first, and calls that are right."""
     failing, passing = list[Case](), list[Case]()
     for case in calls_of(own, dtype):
-        if (kind := outcome(own, case)) not in ("", TOO_SLOW):
+        if (kind := outcome(own, case)) not in SAYS_NOTHING:
             (passing if kind == "passed" else failing).append(case)
     if failing:
         alike = (case_of(recipe, dtype) for recipe in varied([x.recipe for x in failing]))
-        failing += [case for case in alike if outcome(own, case) not in ("passed", "", TOO_SLOW)]
+        failing += [case for case in alike if outcome(own, case) not in ("passed", *SAYS_NOTHING)]
     failing.sort(key=size_of)
     passing.sort(key=size_of)
     return failing[:MOST_FAILING], passing[:MOST_PASSING]
@@ -150,7 +159,7 @@ def search(source: str, dtype: str, folder: str, begin: int) -> Iterator[dict[st
         if changed is None or not is_right(changed, [*failing, *passing]):
             continue
         fresh = fresh or list(islice(calls_of(own, dtype, seed=1), FRESH))
-        if is_right(changed, fresh):
+        if not any(outcome(changed, case) not in ("passed", *SAYS_NOTHING) for case in fresh):
             yield {"words": change.words}
 
 

@@ -112,3 +112,16 @@ def test_the_command_says_what_mends_a_file(
     assert verify("repair", "none.py").status == 4
     file_with(tmp_path, SOFTMAX)
     assert "there is nothing to mend" in verify("repair", "mine.py").output
+
+
+def test_a_change_that_refuses_what_failed_mends_nothing(tmp_path: Path) -> None:
+    """What is refused says nothing against a kernel, nor for it."""
+    text = """
+def softmax(score):
+    if score.size < 1:
+        raise NotImplementedError("nothing to do")
+    e = np.exp(score + score.max(-1, keepdims=True))
+    return e * e.sum(-1, keepdims=True)
+"""
+    found = find_repairs(file_with(tmp_path, text), "float32", 300, folder_of_copies(tmp_path))
+    assert found["mend"] == [] and found["all"]
