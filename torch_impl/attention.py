@@ -94,7 +94,7 @@ def additive_formula(
     bias, visible = bias_and_visible(mask, 3)
     q, k, v, *weights = wide(query, key, value, w_query, w_key, w_score)
     q, k, v = without_hidden(q, k, v, visible)
-    lost = visible is not None and is_lost(visible, None, k, v)
+    lost = is_lost(visible is not None, None, k, v)
     if visible is not None and lost:
         score = seen_by_tanh(q, k, visible, *weights)
     else:
@@ -193,7 +193,7 @@ def explicit(
 ) -> tuple[Tensor, Tensor]:
     """Output and weights, spelled out, in float32 where the inputs are half."""
     q, k, v = wide(*without_hidden(query, key, value, visible))
-    lost = is_lost(visible, bias, q, k, v)
+    lost = is_lost(visible is not None, bias, q, k, v)
     score = scaled_seen(q, k) if lost else scaled(q, k)
     output, weights = weighted(score, v, bias, visible, keep, p, lost)
     return output.to(query.dtype), weights.to(query.dtype)
@@ -239,7 +239,7 @@ def fused(
         bias = as_mask(bias, query)
         mask = torch.where(visible, bias, torch.where(sees, -torch.inf, 0.0).to(bias.dtype))
     query, key, value = without_hidden(query, key, value, visible)
-    if is_lost(visible, bias, query, key, value):
+    if is_lost(visible is not None, bias, query, key, value):
         return explicit(query, key, value, bias, visible)[0]
     mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
     return _by_pytorch(query, key, value, mask).where(sees, 0)

@@ -34,7 +34,7 @@ def flex(
     check_supported(query, key, value)
     query, key, value = without_hidden(query, key, value, visible)
     odd = reaches_neighbours(query, query.shape[-1], *value.shape[-2:])
-    if odd or is_lost(visible, None, query, key, value):
+    if odd or is_lost(visible is not None, None, query, key, value):
         return explicit(query, key, value, on_all_pairs(score_mod, query, key), visible)[0]
     seen = None if visible is None else visible.expand(*query.shape[:-1], key.shape[-2])
     return (on_gpu if query.is_cuda else on_cpu)(query, key, value, score_mod, seen)

@@ -71,7 +71,9 @@ def grouped_attention_blocked(
     """
     check_grouped(TENSORS, query, key, value, mask, soft_cap, sink, scale, keep, p)
     bias, visible = bias_and_pairs(query, key, mask, options)
-    if is_lost(visible, bias, query, key, value):  # parts would take infinity from infinity
+    if is_lost(
+        visible is not None, bias, query, key, value
+    ):  # parts would take infinity from infinity
         return spelled_out(query, key, value, bias, visible, soft_cap, sink, scale, keep, p)
     q, k, v, logit = wide(query, key, value, sink)
     parts = []
@@ -107,7 +109,7 @@ def spelled_out(
     q, k, v, logit = wide(query, key, value, sink)  # first, so that gradients are summed wide
     k, v = (x.repeat_interleave(r, 1) for x in (k, v))
     q, k, v = without_hidden(q, k, v, visible)
-    lost = is_lost(visible, bias, q, k, v)
+    lost = is_lost(visible is not None, bias, q, k, v)
     factor = sqrt(1 / q.shape[-1]) if scale is None else scale
     if lost:
         visible = without_lost(q, k, visible, bias, soft_cap, factor)

@@ -3,8 +3,9 @@ What only some rows see may be NaN or infinity and reaches no other row: how the
 plain PyTorch keep the specification's sentence, pair by pair.
 
 A weight of 0 times NaN is NaN, forwards in the product with the values and backwards in those with
-keys and queries. So whoever has a mask looks first: one reading of query, key, value and bias, and
-on a GPU one wait for the device. Only where something is not finite are numbers that are not taken
+keys, queries and tables of positions. So whoever has a mask looks first, or a table whose gradient
+is taken: one reading of query, key, value, table and bias, and on a GPU one wait for the device.
+Only where something is not finite are numbers that are not taken
 out of the products and put back pair by pair, a product more for each such key and in general
 slower. Whoever cannot look does not: in what is compiled, exported or captured as a graph, and
 under ``vmap``, all that some row sees is taken to be finite.
@@ -26,12 +27,12 @@ __all__ = [
 ]
 
 
-def is_lost(visible: Tensor | None, bias: Tensor | None, *factors: Tensor) -> bool:
+def is_lost(hides: bool, bias: Tensor | None, *factors: Tensor) -> bool:
     """
-    Whether a factor of an attention whose mask hides something holds NaN or infinity, or what is
-    added to its scores does, of which minus infinity is none.
+    Whether a factor of an attention in which not every row sees everything (``hides``) holds NaN or
+    infinity, or what is added to its scores does, of which minus infinity is none.
     """
-    if visible is None or not may_look(*factors):
+    if not hides or not may_look(*factors):
         return False
     with torch.no_grad():
         found = torch.stack([_total(x) for x in factors]).isfinite().all()

@@ -283,7 +283,9 @@ def position_score(
         table, bias = table.where(read.unsqueeze(-1), 0), bias.where(read, 0)
     if reaches_neighbours(query, D, table.shape[1]):
         query, table, bias = wide(query, table, bias)
-    scale, lost = 1 / sqrt(D), is_lost(visible, bias, query, table)
+    has_gradient = torch.is_grad_enabled() and (query.requires_grad or table.requires_grad)
+    hides = visible is not None or (has_gradient and N > 1)
+    scale, lost = 1 / sqrt(D), is_lost(hides, bias, query, table)
     rows, table = apart(query.transpose(0, 1).reshape(H, B * N, D), table)
     add = table_product if lost else torch.baddbmm
     product = add(bias.unsqueeze(1), rows, table.mT, beta=scale, alpha=scale)

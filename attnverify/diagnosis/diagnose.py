@@ -43,7 +43,7 @@ from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.diagnosis.whereabouts.probes import localize
 from attnverify.inputs.sampling import resized
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.observation import Observation, arrays, observe, passed_observation
+from attnverify.judge.observation import Observation, observe, passed_observation
 
 NUMERIC = ("wrong number", "not exactly 0", "NaN", "infinity")
 """
@@ -316,7 +316,7 @@ def shows_nan_beside(seen: Observation, candidate: Candidate) -> bool:
     """
     try:
         with np.errstate(all="ignore"):
-            numbers = arrays(candidate.answer(seen))
+            numbers = seen.asked_for(candidate.answer(seen))
     except Exception:  # a fault may crash on NaN
         return False
     return all(x.shape == y.shape for x, y in zip(seen.actual, numbers, strict=True)) and any(

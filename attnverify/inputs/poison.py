@@ -109,10 +109,11 @@ def plant_for_some(
         plant_in_sequence(inputs["x"], visible, number, rng)
         return
     tables = partly_read_rows(operation, inputs, visible, rng)
-    choices = [("key",), ("value",), ("key", "value"), *((name,) for name in tables)]
+    rows = partly_seen(rows_of_keys(inputs["key"], visible_of_keys(inputs["key"], visible)))
+    of_keys = [("key",), ("value",), ("key", "value")] if rows.any() or not tables else []
+    choices = [*of_keys, *((name,) for name in tables)]
     chosen = choices[rng.integers(len(choices))]
-    rows = rows_of_keys(inputs["key"], visible_of_keys(inputs["key"], visible))
-    slots = one_of(partly_seen(rows), rng)
+    slots = one_of(rows, rng)
     if "w_key" in inputs and "key" in chosen:
         number = np.nan  # tanh makes a number of infinity
     for name in chosen:

@@ -69,12 +69,13 @@ def draw_recipe(
 
 def draw_partly_hidden(choose: Choose, op: Operation, poison: tuple[str | None, ...]) -> Recipe:
     """
-    Draw a recipe that hides some keys from some rows: two or more rows, plain numbers in few pairs,
-    and a mask unless rows are causal.
+    Draw a recipe that hides something from some rows: two or more rows, plain numbers in few pairs,
+    and a mask unless rows are causal or read their own rows of a table.
     """
     sizes, options = draw_sizes(choose, op, (choose(FEW), choose(FEW)))
     axes = [axes for axes in op.traits.mask_axes if "N" in axes.split()]
-    needed = op.mask and (op.requires(op.mask) or not op.traits.causal or choose((True, False)))
+    without = op.traits.causal or {"position", "key_pos_bias"} & {*op.arguments}
+    needed = op.mask and (op.requires(op.mask) or not without or choose((True, False)))
     mask = {
         "pattern": choose(("causal", "window", "random", "sparse")),
         "axes": choose(axes or ("N M",)),

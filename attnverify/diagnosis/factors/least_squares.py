@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
-from attnverify.judge.observation import Observation, arrays, tolerance
+from attnverify.judge.observation import Observation, tolerance
 from attnverify.precision import FORMATS
 
 GRID = tuple(2.0**k for k in range(-6, 7))
@@ -42,7 +42,7 @@ class FactorModel:
         seen = self.observation
         if (answer := self.answer(g)) is None:
             return np.full(sum(a.size for a in seen.actual), FARTHEST)
-        others = arrays(answer)
+        others = seen.asked_for(answer)
         parts = [
             unit(a, o, b, seen.dtype)
             for a, o, b in zip(seen.actual, others, seen.bounds, strict=True)

@@ -9,10 +9,13 @@ import pytest
 from attnverify.backends.calls.layer_modules import role_of
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.factors.fit import fit_factor
 from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.sampling import resized
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.judge.observation import observe
 from attnverify.verdicts.fitting import CAUSAL
 from attnverify.verdicts.found_out import find_plain_terms
 
@@ -251,3 +254,17 @@ class Attention(nn.Module):
 )
 def test_weights_are_known_by_their_names(role: str, names: tuple[str, ...]) -> None:
     assert [role_of(name) for name in names] == [role] * len(names)
+
+
+def test_an_output_without_weights_is_fitted_to_what_there_is(tmp_path: Path) -> None:
+    text, operation, bias, causal = FILES["cross"]
+    assert "/ q.shape[-1] ** 0.5" in text
+    text = text.replace("/ q.shape[-1] ** 0.5", "* 0.3") + "\nCAUSAL = True\n" * causal
+    own, _ = loaded(text, tmp_path).implementations
+    sizes = ({"D": 2, "F": 6}, {"D": 3, "F": 9})
+    cases = [case_for(operation, bias, causal)]
+    cases += [case_of(resized(cases[0].recipe, each), "float32") for each in sizes]
+    seen = observe(own, cases)
+    assert all(len(each.actual) == 1 for each in seen)
+    found = fit_factor(own.operation, [each for each in seen if each.wrong])
+    assert found is not None and "0.3" in found.words
