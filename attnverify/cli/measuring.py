@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from attnverify.backends.source import parse_source
 from attnverify.cli.parameters import FILE, Command, Value
 from attnverify.options import OPTIONS
 from attnverify.report.waiting import waiting
@@ -55,7 +56,8 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
     from attnverify.repair.search import find_repairs
     from attnverify.report.table import number_of
 
-    if not file.endswith(".py") or not Path(file).is_file():
+    place = parse_source(file).place
+    if not place.endswith(".py") or not Path(place).is_file():
         raise click.UsageError(f"FILE: wanted a Python file, got {file}")
     with TemporaryDirectory(prefix="attnverify-repair-") as folder:
         try:
@@ -65,14 +67,16 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
             raise click.ClickException(str(error)) from None
         finally:
             waiting.end()
-    failing, name = number_of(found["failing"], "small call"), Path(file).name
+    failing, name = number_of(found["failing"], "small call"), Path(place).name
     print(f"{found['name']} in {dtype}: {failing} wrong; {found['passing']} that are right stay so")
     tried = f"{'all' if found['all'] else 'the first'} {found['tried']} single changes of {name}"
     if not found["mend"]:
-        print(f"none of {tried} makes it right")
+        kernels = "__global__" in Path(place).read_text(errors="replace")
+        unchanged = "; its CUDA C++ was left as it is" if kernels else ""
+        print(f"none of {tried} makes it right{unchanged}")
         return 1
     print(f"of {tried} these make it right, on fresh calls too:")
-    print("\n".join(f"  {name}, {words}" for words in found["mend"]))
+    print("\n".join(f"  {name}:{x['line']}: right {x['words']}" for x in found["mend"]))
     return 0
 
 
@@ -92,10 +96,13 @@ repair = Command(
         ),
     ],
     help="Look for the single change of a wrong file that makes it right: a statement moved, an "
-    "operator, a number, a name or a part for another.\n\nCopies of FILE with a change are run, in "
-    "a process of their own.",
+    "operator, a number, a name or a part for another.\n\nFILE is named as run takes it, as "
+    "FILE:FUNCTION or FILE:CLASS=OPERATION too. Copies of it with a change are run, in a process "
+    "of their own.",
     short_help="Look for the single change that makes a wrong file right.",
     example="attnverify repair my_kernel.py",
+    status="Exit status: 0 a change makes it right, 1 none of those tried does, 2 FILE cannot be "
+    "judged or nothing of it is wrong, 4 an option is wrong",
 )
 
 

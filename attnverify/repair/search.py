@@ -2,27 +2,33 @@
 The search for the one change of a file under which all that failed is right, what was right stays
 so, and fresh calls are right too.
 
-Copies of somebody's file with a change may do anything: they run in a process of their own, which
-is begun anew behind a change that ends it.
+Copies of somebody's file with a change may do anything: they run in a process of their own, and in
+a copy of it, which is made anew behind a change that ends it.
 """
 
+import ast
+import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import cycle, islice
+from functools import partial
+from itertools import cycle, islice, pairwise
+from mmap import mmap
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
 
 from attnverify.backends.implementation import Backend, Implementation
-from attnverify.backends.loader import load
+from attnverify.backends.source import parse_source
+from attnverify.device_assignment import devices
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, resized
@@ -30,16 +36,25 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.repair.changes import Change, single_changes
+from attnverify.repair.copies import Copies, lines_run, reached_in
 from attnverify.verdicts.fitting import fitted_recipes
+from attnverify.verdicts.found_out import loaded
 
 DRAWS, FRESH = 60, 20
 MOST_FAILING, MOST_PASSING = 25, 12
 LARGEST = 70
 """The largest size of a call that changes are tried on."""
-LONGEST = 2.0
-"""Seconds that a call of a changed file may take."""
+SHORTEST, LONGEST, SLOWER = 0.2, 2.0, 10
+"""
+Seconds that a call of a changed file may take at least and at most, and how many times those of the
+slowest call of the original.
+"""
+STUCK = 20
+"""Seconds after which a change that cannot be interrupted ends its process."""
 TOO_SLOW, REFUSED = "too slow", "refused"
 SAYS_NOTHING = "", TOO_SLOW, REFUSED
+TRACED = 6
+"""So many calls are watched for the lines that they run."""
 MOST = 3
 """So many changes are told at most."""
 
@@ -56,7 +71,7 @@ def within(seconds: float) -> Iterator[None]:
         raise TooSlow
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, should it be caught
     try:
         yield
     finally:
@@ -64,13 +79,13 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def outcome(implementation: Implementation, case: Case) -> str:
+def outcome(implementation: Implementation, case: Case, longest: float = LONGEST) -> str:
     """
     The kind of a failure, "passed", "" where a right answer has nothing to judge, or that it is
     refused or takes too long.
     """
     try:
-        with within(LONGEST):
+        with within(longest):
             return "passed" if judge(implementation, case).judged else ""
     except TooSlow:
         return TOO_SLOW
@@ -118,105 +133,193 @@ def size_of(case: Case) -> int:
     return sum(getattr(x, "size", 0) for x in case.inputs.values())
 
 
-def changed_copy(change: Change, folder: str, name: str, source: str) -> Implementation | None:
-    """The implementation of this name, of a file with a change; None where there is none."""
-    path = Path(folder) / Path(source).name
-    path.write_text(change.text)
+def changed_copy(copies: Copies, change: Change) -> Implementation | None:
+    """The implementation of a file with a change; None where there is none."""
     try:
         with within(LONGEST):
-            backend = load(str(path))
-    except TooSlow:
+            return copies.changed(change)
+    except (TooSlow, Exception, SystemExit):
         return None
-    return next((one for one in backend.implementations if one.name == name), None)
 
 
-def is_right(own: Implementation, cases: Sequence[Case]) -> bool:
-    """Tell whether nothing is said against it; a right answer may leave nothing to judge."""
-    return all(outcome(own, case) in ("passed", "") for case in cases)
-
-
-def first_wrong(backend: Backend, dtype: str) -> tuple[Implementation, list[Case], list[Case]]:
+def is_right(own: Implementation, cases: list[Case], longest: float) -> bool:
     """
-    The first implementation of a file that is wrong, with calls that show it. Raises ValueError
-    where none is.
+    Tell whether nothing is said against it; a right answer may leave nothing to judge. What says
+    something is asked first the next time.
     """
+    for at, case in enumerate(cases):
+        if outcome(own, case, longest) not in ("passed", ""):
+            cases.insert(0, cases.pop(at))
+            return False
+    return True
+
+
+def reached_by(copies: Copies, cases: Sequence[Case]) -> Callable[[ast.stmt], bool]:
+    """Whether each of the first of these cases runs a statement of the file, loaded afresh."""
+
+    def call(case: Case) -> None:
+        if own := copies.original():
+            outcome(own, case)
+
+    few = cases[:TRACED] if copies.path else ()
+    runs = [lines_run(copies.place, partial(call, case)) for case in few]
+    return reached_in(copies.text, runs) if runs else lambda _: True
+
+
+def first_wrong(
+    backend: Backend, dtype: str, name: str = ""
+) -> tuple[Implementation, list[Case], list[Case]]:
+    """
+    The first implementation of a file, of this name or operation, that is wrong, with calls that
+    show it. Raises ValueError where none is, or it cannot be loaded.
+    """
+    if words := backend.broken or backend.missing:
+        raise ValueError(f"{backend.source}: {words}")
     for own in backend.implementations:
+        if name not in ("", own.name, own.operation.forward.name):
+            continue
+
         failing, passing = failing_and_passing(own, dtype)
         if failing:
             return own, failing, passing
     raise ValueError(f"{backend.source}: no small call in {dtype} fails: there is nothing to mend")
 
 
-def search(source: str, dtype: str, folder: str, begin: int) -> Iterator[dict[str, Any]]:
+Tell = Callable[[dict[str, Any]], None]
+
+
+def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Tell) -> None:
     """Say what is judged, the number of each change before it is tried, and which ones mend it."""
-    sys.path.append(str(Path(source).resolve().parent))
-    own, failing, passing = first_wrong(load(source), dtype)
-    yield {"name": own.name, "failing": len(failing), "passing": len(passing)}
-    fresh: list[Case] = []
-    for at, change in enumerate(islice(single_changes(Path(source).read_text()), begin, None)):
-        yield {"at": begin + at}
-        changed = changed_copy(change, folder, own.name, source)
-        if changed is None or not is_right(changed, [*failing, *passing]):
-            continue
-        fresh = fresh or list(islice(calls_of(own, dtype, seed=1), FRESH))
-        if not any(outcome(changed, case) not in ("passed", *SAYS_NOTHING) for case in fresh):
-            yield {"words": change.words}
+    sys.path.append(str(Path(parse_source(source).place).resolve().parent))
+    own, failing, passing = first_wrong(loaded(source), dtype, name)
+    tell({"name": own.name, "failing": len(failing), "passing": len(passing)})
+    copies, at = Copies(own, folder), mmap(-1, 8)
+    is_reached, cases = reached_by(copies, failing), [*failing, *passing]
+    longest = min(LONGEST, max(SHORTEST, SLOWER * seconds_of(own, cases)))
+
+    def try_all() -> None:
+        changes = enumerate(islice(single_changes(copies.text, is_reached), begin, None), begin + 1)
+        for number, change in changes:
+            at[:8] = number.to_bytes(8)
+            tell({"tried": number})
+            faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.stderr)
+            if fresh := calls_that_it_mends(changed_copy(copies, change), cases, dtype, longest):
+                told = {"line": change.line, "words": change.words, "text": change.text}
+                tell(told | {"fresh": fresh, "at": number})
+
+    while not comes_to_its_end(try_all) and int.from_bytes(at[:8]) > begin:
+        begin = int.from_bytes(at[:8])
 
 
-def main(source: str, dtype: str, folder: str, begin: str) -> None:
-    """Write what is found to standard output, a line each; what a file prints goes nowhere."""
-    told = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def seconds_of(own: Implementation, cases: Sequence[Case]) -> float:
+    """How long the slowest of these calls takes."""
+    seconds = [time.perf_counter()]
+    for case in cases:
+        outcome(own, case)
+        seconds.append(time.perf_counter())
+    return max(after - before for before, after in pairwise(seconds))
+
+
+def calls_that_it_mends(
+    changed: Implementation | None, cases: list[Case], dtype: str, longest: float
+) -> int:
+    """Count the fresh calls that are right too, where all others are and none of these is wrong."""
+    if changed is None or not is_right(changed, cases, longest):
+        return 0
+    outcomes = [outcome(changed, case) for case in islice(calls_of(changed, dtype, seed=1), FRESH)]
+    is_mended = {*outcomes} <= {"passed", *SAYS_NOTHING}
+    return outcomes.count("passed") if is_mended else 0
+
+
+def comes_to_its_end(work: Callable[[], None]) -> bool:
+    """
+    Work in a copy of this process, which may end for it; beside a GPU, of which no copy can make
+    use, here.
+    """
+    if devices():
+        work()
+        return True
+    if child := os.fork():
+        return os.waitpid(child, 0)[1] == 0
     try:
-        for one in search(source, dtype, folder, int(begin)):
-            told.write(json.dumps(one) + "\n")
-            told.flush()
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def main(source: str, dtype: str, folder: str, name: str, begin: str) -> None:
+    """Write what is found to standard output, a line each; what a file prints goes nowhere."""
+    told = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+    def tell(one: dict[str, Any]) -> None:
+        os.write(told, (json.dumps(one) + "\n").encode())
+
+    try:
+        search(source, dtype, folder, name, int(begin), tell)
     except ValueError as error:
-        told.write(json.dumps({"refused": str(error)}) + "\n")
+        tell({"refused": str(error)})
 
 
-def find_repairs(source: str, dtype: str, seconds: float, folder: str) -> dict[str, Any]:
+def find_repairs(
+    source: str, dtype: str, seconds: float, folder: str, name: str = "", most: int = MOST
+) -> dict[str, Any]:
     """
     Search for so many seconds: ``name`` of what is wrong, how many calls are ``failing`` and
-    ``passing``, how many changes were ``tried``, which ``mend`` it, and whether these were ``all``.
-    Raises ValueError where nothing is wrong, or the file cannot be judged so.
+    ``passing``, how many changes were ``tried``, which ``mend`` it, at ``most`` so many, and
+    whether these were ``all``. Raises ValueError where nothing is wrong, or the file cannot be
+    judged so.
     """
-    end, begin = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
     found: dict[str, Any] = {"mend": [], "tried": 0, "all": False}
-    while time.monotonic() < end and len(found["mend"]) < MOST and not found["all"]:
-        command = [sys.executable, "-m", "attnverify.repair", source, dtype, folder, str(begin)]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as child:
-            timer = ends_at(child, end)
-            assert child.stdout is not None
-            for line in child.stdout:
-                take(found, json.loads(line))
-                if len(found["mend"]) == MOST:
-                    child.kill()
-            timer.cancel()
-        found["all"] = child.returncode == 0
-        if "name" not in found:
-            raise ValueError(f"{source}: it ends the process in which it is called")
+    while time.monotonic() < end and len(found["mend"]) < most and not found["all"]:
         begin = found["tried"]
+        command = [sys.executable, "-m", "attnverify.repair", source, dtype, folder, name]
+        with ended_at(end, [*command, str(begin)]) as child:
+            for line in child.stdout or ():
+                take(found, json.loads(line))
+                if len(found["mend"]) == most:
+                    break
+            else:
+                child.wait()
+        found["all"] = child.returncode == 0
+        if "name" not in found and time.monotonic() < end:
+            raise ValueError(f"{source}: it ends the process in which it is called")
     return found
 
 
-def ends_at(child: "subprocess.Popen[str]", end: float) -> Any:
-    from threading import Timer
+@contextmanager
+def ended_at(end: float, command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process, and its copies, until then or until nobody listens to it."""
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # a process of several threads has no copy
+    )
 
-    timer = Timer(max(end - time.monotonic(), 0.1), child.kill)
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    timer = Timer(max(end - time.monotonic(), 0.1), kill)
     timer.start()
-    return timer
+    try:
+        yield child
+    finally:
+        timer.cancel()
+        kill()
+        child.communicate()
 
 
 def take(found: dict[str, Any], told: dict[str, Any]) -> None:
     """Add a line of the other process to what is found."""
     if "refused" in told:
         raise ValueError(told["refused"])
-    if "at" in told:
-        found["tried"] = told["at"] + 1
-    elif "words" in told:
-        found["mend"].append(told["words"])
+    if "words" in told:
+        found["mend"].append(told)
     else:
         found.update(told)

@@ -29,23 +29,41 @@ def softmax(score, mask=None):
 One change ends the process, one never ends, and one of each kind is a slip: see SLIPS.
 """
 SLIPS = {
-    "an operator": ("score + mask", "score - mask", "`score - mask` as `score + mask`"),
-    "a number": ("j += 1", "j += 2", "`2` as `1`"),
-    "a comparison": ("total > 0", "total < 0", "`total < 0` as `total > 0`"),
-    "a name": ("zeros_like(e)", "zeros_like(total)", "`total` as `e`"),
+    "an operator": ("score + mask", "score - mask", "`score + mask` instead of `score - mask`"),
+    "a number": ("j += 1", "j += 2", "`1` instead of `2`"),
+    "a comparison": ("total > 0", "total < 0", "`total > 0` instead of `total < 0`"),
+    "a name": ("zeros_like(e)", "zeros_like(total)", "`e` instead of `total`"),
     "a statement": (
         "        m = np.maximum(m, score[..., j])\n        j += 1\n",
         "        j += 1\n        m = np.maximum(m, score[..., j - 0])\n",
         "`j += 1` behind line",
     ),
-    "another part": ("np.divide(e, total,", "np.divide(e, m[..., None],", "as `total`"),
+    "another part": (
+        "np.divide(e, total,",
+        "np.divide(e, m[..., None],",
+        "with `total` instead of",
+    ),
     "an argument never read": (
         "    if mask is not None:\n        score = np.where(mask, score, -np.inf) if mask.dtype == "
         "bool else score + mask\n",
         "    bias = np.zeros((1, 1), score.dtype)\n    score = score + bias\n",
-        "`bias` as `bias if mask is None else mask`",
+        "`bias if mask is None else mask` instead of `bias`",
     ),
 }
+
+
+OTHERS = {
+    "a root": ("return q @ k / q.shape[-1]", "`q.shape[-1] ** 0.5` instead of `q.shape[-1]`"),
+    "a factor": ("total = q + k\n    return total", "`k * s` instead of `k`"),
+    "an axis": ("return q / k", "`k[..., None]` instead of `k`"),
+    "an argument": ("return q + k", "`q + k + s` instead of `q + k`"),
+    "a number of the file": ("return q + k * SCALE", "`16` instead of `8`"),
+    "a statement of another branch": (
+        "if s:\n        q = q + s\n    else:\n        k = k + 1\n    return q @ k",
+        "`q = q + s` before it too",
+    ),
+}
+"""Changes of a function of q, k and s."""
 
 
 def file_with(folder: Path, text: str) -> str:
@@ -65,8 +83,32 @@ def test_what_mends_a_slip_is_among_the_changes(slip: str) -> None:
     assert any(words in each.words for each in single_changes(SOFTMAX.replace(right, wrong)))
 
 
+@pytest.mark.parametrize("slip", OTHERS)
+def test_what_is_lacking_is_put_in(slip: str) -> None:
+    body, words = OTHERS[slip]
+    found = single_changes(f"SCALE = 8\n\ndef own(q, k, s):\n    {body}\n")
+    assert any(words in each.words for each in found)
+
+
+def test_what_a_copy_has_computed_is_kept_for_no_other(tmp_path: Path) -> None:
+    kept = """
+KEPT = {}
+def share(rows):
+    if rows not in KEPT:
+        KEPT[rows] = 0.5
+    return KEPT[rows]
+"""
+    text = kept + SOFTMAX.replace("return np", "return share(score.ndim) * np")
+    own, folder = file_with(tmp_path, text), folder_of_copies(tmp_path)
+    found = find_repairs(own, "float32", 300, folder, most=1)
+    assert "with `1.0` instead of `0.5`" in [each["words"] for each in found["mend"]]
+
+
 def test_what_two_changes_alone_would_mend_is_not_mended(tmp_path: Path) -> None:
-    """The change that ends the process is tried on the way, and the search goes on behind it."""
+    """
+    The change that ends the process is tried on the way, and the search goes on behind it; what no
+    call runs is not changed.
+    """
     text = """
 def softmax(score):
     if score.size < 1:
@@ -77,7 +119,8 @@ def softmax(score):
     found = find_repairs(file_with(tmp_path, text), "float32", 300, folder_of_copies(tmp_path))
     every = [*single_changes(HEAD + text)]
     assert any("score.size > 1" in each.words for each in every)
-    assert (found["mend"], found["tried"], found["all"]) == ([], len(every), True)
+    reached = [each for each in every if each.line != 1 + (HEAD + text).count("\n") - 3]
+    assert (found["mend"], found["tried"], found["all"]) == ([], len(reached), True)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +140,7 @@ def test_changes_are_single_and_each_is_another_text() -> None:
     found = [*single_changes(text)]
     texts = {each.text for each in found}
     assert len(texts) == len(found) > 300 and ast.unparse(ast.parse(text)) not in texts
-    assert all("line" in each.words and ast.parse(each.text) for each in found)
+    assert all(each.line and ast.parse(each.text) for each in found)
 
 
 def test_the_command_says_what_mends_a_file(
@@ -107,11 +150,23 @@ def test_the_command_says_what_mends_a_file(
     monkeypatch.chdir(tmp_path)
     file_with(tmp_path, SOFTMAX.replace(right, wrong))
     done = verify("repair", "mine.py", "--seconds", "30")
-    assert done.status == 0 and f"mine.py, line 10: {words}" in done.output
+    assert done.status == 0 and f"mine.py:10: right with {words}" in done.output
     assert os.listdir(tmp_path) == ["mine.py"]
+    assert "1 none of those tried does" in " ".join(verify("repair", "--help").output.split())
     assert verify("repair", "none.py").status == 4
     file_with(tmp_path, SOFTMAX)
     assert "there is nothing to mend" in verify("repair", "mine.py").output
+
+
+def test_a_function_is_named_as_run_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong, words = SLIPS["an operator"]
+    monkeypatch.chdir(tmp_path)
+    file_with(tmp_path, SOFTMAX.replace("softmax", "mine").replace(right, wrong))
+    done = verify("repair", "mine.py:mine=softmax", "--seconds", "30")
+    assert done.status == 0 and f"mine.py:10: right with {words}" in done.output
+    assert "has no yours" in verify("repair", "mine.py:yours=softmax").output
 
 
 def test_a_change_that_refuses_what_failed_mends_nothing(tmp_path: Path) -> None:
