@@ -264,18 +264,24 @@ def bound_arguments(
     """Return how a function is called with the arguments of an operation; None where it cannot."""
     own = CATALOGUE[operation]
     try:
-        return bind(as_function(function, own) if is_module(function) else function, own, declared)
+        return bind(
+            as_function(function, own, declared.arguments) if is_module(function) else function,
+            own,
+            declared,
+        )
     except ValueError:
         return None
 
 
 def name_beyond(functions: Mapping[str, Callable[..., Any]], declared: Declarations) -> str:
     """
-    Name the arguments of a file's one function that keep it from being the plain attention; ""
-    where it lacks some besides.
+    Name the arguments of a file's one function that keep it from being the plain attention, ""
+    where it lacks some besides; of a class of torch what keeps it from being a layer.
     """
     beyond: list[str] = []
     for function in functions.values() if len(functions) == 1 else ():
+        if is_module(function):
+            return why_no_layer(function, declared)
         try:
             bind(function, CATALOGUE[PLAIN], declared)
         except UnknownArgument as error:
@@ -283,3 +289,16 @@ def name_beyond(functions: Mapping[str, Callable[..., Any]], declared: Declarati
         except ValueError:
             pass
     return f" ({PLAIN} has no {' and no '.join(beyond)})" if beyond else ""
+
+
+def why_no_layer(module: Any, declared: Declarations) -> str:
+    """Say which names of a class keep it from being an attention of one sequence, or of several."""
+    takes = [*inspect.signature(module.forward).parameters.values()][1:]
+    needed = [one for one in takes if one.default is one.empty]
+    operation = "multi_head_self_attention" if len(needed) == 1 else "multi_head_attention"
+    own = CATALOGUE[operation]
+    try:
+        bind(as_function(module, own, declared.arguments), own, declared)
+    except ValueError as error:
+        return f" (as {operation}: {error})"
+    return ""

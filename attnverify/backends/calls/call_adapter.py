@@ -31,7 +31,7 @@ def adapt_signature(
     """
     declared, own = declared or Declarations(), function
     if is_module(function):
-        function = as_function(function, operation)
+        function = as_function(function, operation, declared.arguments)
     defaults = {name: parameter.default for name, parameter in operation.parameters.items()}
     takes_any = _takes_any_name(function)
     if takes_any and _has_names_of(function, operation) and not says_more(declared, operation):

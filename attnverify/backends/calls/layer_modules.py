@@ -2,8 +2,9 @@
 Modules of torch as layers: a class whose constructor and whose weights are given the sizes and the
 parameters of a case, so that each call is one of a module of its own.
 
-What a constructor or a weight means is known by its name, as tutorials and libraries choose them;
-two names that mean one thing, or none that does, are refused with that name.
+What a constructor or a weight means is known by its name, as tutorials and libraries choose them,
+or by what the file says of it in ARGUMENTS; names that are known by neither are refused, all at
+once, with the line to add.
 """
 
 import inspect
@@ -11,8 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from itertools import cycle
 from typing import Any, cast
 
+from attnverify.backends.calls.arguments import UnknownArgument
 from attnverify.backends.declarations import TAKES_NO
 from attnverify.catalogue.operation import Operation
 from attnverify.contract.layers import MULTI_HEAD, SELF_ATTENTION
@@ -57,6 +60,9 @@ SIZES: dict[str, tuple[str, ...]] = {
 CONFIGS = ("config", "cfg", "args", "params", "conf")
 """What they call a record of such things."""
 
+Said = Mapping[str, str | None]
+"""What a file says that its own names mean."""
+
 LONGEST = 1024
 """Positions that a module is made for at least, where it has a mask of its own."""
 
@@ -71,6 +77,9 @@ ROLES = {
 }
 """What weights are called, and what else may stand in such a name."""
 
+JOINED = ("qkv", "kv")
+KNOWN_SIZES = "d_model", "num_heads", "head_dim", "dropout", "bias", "block_size", "d_out", "d_v"
+
 MULTI_HEADED = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 SINGLE_HEADED = {"q": "w_query", "k": "w_key", "v": "w_value"}
 
@@ -81,23 +90,30 @@ def is_module(thing: Any) -> bool:
     return any(one.__module__ == "torch.nn.modules.module" for one in of.__mro__)
 
 
-def as_function(module: Any, operation: Operation) -> Callable[..., Any]:
+def as_function(module: Any, operation: Operation, said: Said) -> Callable[..., Any]:
     """
     Return a module of torch, or its class, as a function of what it is called with; one with
-    weights as one of ``parameters`` and ``num_heads`` too. Raises ValueError where it is no layer
-    whose weights are known by their names, or nothing is known by which it is made.
+    weights as one of ``parameters`` and ``num_heads`` too. ``said``: what its file says of names.
+    Raises ValueError where it is no layer whose weights are known by their names, or nothing is
+    known by which it is made.
     """
     of: Any = module if isinstance(module, type) else type(module)
     patterns = {MULTI_HEAD: MULTI_HEADED, SELF_ATTENTION: SINGLE_HEADED}
     names = patterns.get(operation.forward.traits.parameters, {})
-    made = module if of is not module and not names else make(of, sizes_for(8, 2, 16), {})
+    made = module if of is not module and not names else make(of, sizes_for(8, 2, 16), {}, said)
     if not names and [*made.parameters()]:
         raise ValueError(
             f"{of.__name__} has weights of its own: wanted a function of the arguments of "
             f"{operation.name}, {', '.join(operation.arguments)}"
         )
     if names:
-        place_weights(made, names)
+        place_weights(made, names, said)
+    own = [*inspect.signature(of.forward).parameters.values()][1:]
+    if operation.requires("key") and len(own) == 1:
+        raise UnknownArgument(
+            f"{of.__name__}: its forward takes {own[0].name} alone, where {operation.name} has "
+            "query, key and value; if these are one: multi_head_self_attention"
+        )
 
     def layer(*args: Any, parameters: Mapping[str, Any], num_heads: int = 1, **given: Any) -> Any:
         x = next(iter((*args, *given.values())))
@@ -108,12 +124,11 @@ def as_function(module: Any, operation: Operation) -> Callable[..., Any]:
         }
         bias = any(name.endswith(".bias") for name in parameters)
         sizes = sizes_for(x.shape[-1], num_heads, x.shape[-2]) | widths | {"bias": bias}
-        made = make(of, sizes, {"device": x.device, "dtype": x.dtype})
-        weights = weights_of(made, parameters, names, num_heads)
+        made = make(of, sizes, {"device": x.device, "dtype": x.dtype}, said)
+        weights = weights_of(made, parameters, place_weights(made, names, said), names, num_heads)
         return import_module("torch").func.functional_call(made, weights, args, given)
 
     function: Any = layer if names else partial(call, made)
-    own = [*inspect.signature(of.forward).parameters.values()][1:]
     extra = [one for one in ("parameters", "num_heads") if names and one in operation.arguments]
     added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
     variable = [p for p in own if p.kind is p.VAR_KEYWORD]
@@ -133,20 +148,24 @@ def sizes_for(F: int, H: int, N: int) -> dict[str, Any]:
     return widths | {"length": max(N, LONGEST), "dropout": 0.0, "bias": True}
 
 
-def make(of: type, sizes: Mapping[str, Any], place: Mapping[str, Any]) -> Any:
+def make(of: type, sizes: Mapping[str, Any], place: Mapping[str, Any], said: Said) -> Any:
     """
     Make a module of these sizes, as one evaluates it; the random numbers of others stay as they
-    are. Raises ValueError for an argument of no known name.
+    are. Raises ValueError for arguments of no known name.
     """
+    unknown: list[str] = []
 
     def size(name: str, default: Any = inspect.Parameter.empty) -> Any:
-        known = next((what for what, names in SIZES.items() if name in names), "")
-        if not known and default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{of.__name__}: its argument {name!r} is known by no name: wanted one of the "
-                "width (d_model), the heads (num_heads) or the like, or a default"
-            )
-        return sizes[known] if known else default
+        meant = said.get(name) or name
+        if known := next((what for what, names in SIZES.items() if meant in names), ""):
+            return sizes[known]
+        if default is inspect.Parameter.empty:
+            unknown.append(name)
+        return default
+
+    def refuse() -> None:
+        if unknown:
+            raise by_no_name(of, "argument", unknown, KNOWN_SIZES)
 
     class Sizes:
         """A record whose fields are known by their names."""
@@ -154,31 +173,49 @@ def make(of: type, sizes: Mapping[str, Any], place: Mapping[str, Any]) -> Any:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return size(name)
+            value = size(name)
+            refuse()
+            return value
 
     given = {
         name: Sizes() if name in CONFIGS and p.default is p.empty else size(name, p.default)
         for name, p in inspect.signature(of).parameters.items()
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
+    refuse()
     with import_module("torch").random.fork_rng(devices=()):
         return of(**given).to(**place).eval() if place else of(**given).eval()
 
 
-def place_weights(made: Any, names: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
+def by_no_name(of: type, what: str, unknown: list[str], known: tuple[str, ...]) -> UnknownArgument:
+    """Name all that is known by no name, and a line by which the file says what it means."""
+    pairs = ", ".join(f'"{name}": "{one}"' for name, one in zip(unknown, cycle(known)))
+    s, are, they = ("s", "are", "they are") if len(unknown) > 1 else ("", "is", "it is")
+    return UnknownArgument(
+        f"{of.__name__}: its {what}{s} {', '.join(unknown)} {are} known by no name; say what "
+        f"{they}, perhaps ARGUMENTS = {{{pairs}}}, each by one of {', '.join(known)}"
+    )
+
+
+def place_weights(
+    made: Any, names: Mapping[str, str], said: Said
+) -> dict[str, tuple[str, int | None]]:
     """
     Say of each weight of a module what it is for, ``q``, ``qkv``, ``o``, and of which head, or None
     for all. Raises ValueError for what no name tells, and where something is missing or twice.
     """
     places: dict[str, tuple[str, int | None]] = {}
+    unknown: list[str] = []
     for name, weight in made.named_parameters():
-        if not (role := role_of(name)) or weight.ndim > 2:
-            raise ValueError(
-                f"{type(made).__name__}: its weight {name!r} is known by no name: wanted "
-                "one for query, key, value or the output"
-            )
+        owner = re.sub(r"\.(weight|bias)$", "", name)
+        role = role_of(said.get(owner) or owner)
+        if not role or weight.ndim > 2:
+            unknown += [owner] if owner not in unknown else []
+            continue
         head = re.search(r"\.(\d+)\.", name)
         places[name] = (role, int(head[1]) if head and role != "o" and "o" in names else None)
+    if unknown:
+        raise by_no_name(type(made), "weight", unknown, (*names, *JOINED))
     weights = [place for name, place in places.items() if made.get_parameter(name).ndim == 2]
     found = sorted(letter for role, head in weights if not head for letter in role)
     if found != sorted(names):
@@ -201,16 +238,20 @@ def role_of(name: str) -> str:
 
 
 def weights_of(
-    made: Any, parameters: Mapping[str, Any], names: Mapping[str, str], H: int
+    made: Any,
+    parameters: Mapping[str, Any],
+    places: Mapping[str, tuple[str, int | None]],
+    names: Mapping[str, str],
+    H: int,
 ) -> dict[str, Any]:
     """
-    Write a case's parameters under the names of a module: those of several in one weight, of one
-    head alone, or turned round where the module is no ``Linear``. Raises NotImplementedError for
-    what it has no place for.
+    Write a case's parameters under the names of a module, by what each is for: those of several in
+    one weight, of one head alone, or turned round where the module is no ``Linear``. Raises
+    NotImplementedError for what it has no place for.
     """
     torch, given = import_module("torch"), {}
     taken = set[str]()
-    for name, (role, head) in place_weights(made, names).items():
+    for name, (role, head) in places.items():
         weight = made.get_parameter(name)
         owns = [f"{names[letter]}.{'bias' if weight.ndim == 1 else 'weight'}" for letter in role]
         taken.update(owns)

@@ -1,5 +1,6 @@
 """Classes of torch are judged as layers: each call is one of a module of the case's own weights."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,11 +182,16 @@ def test_a_bias_that_it_has_no_place_for_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("dim, heads", "dim, how_wide, heads", "its argument 'how_wide' is known by no name"),
+        (
+            "dim, heads",
+            "how_wide, many, dim, heads",
+            "its arguments how_wide, many are known by no name; say what they are, perhaps "
+            'ARGUMENTS = {"how_wide": "d_model", "many": "num_heads"}',
+        ),
         (
             "self.to_q =",
             "self.gate = nn.Linear(dim, 1)\n        self.to_q =",
-            "its weight 'gate.weight'",
+            "its weight gate is known by no name; say what it is",
         ),
         (
             "self.to_kv =",
@@ -199,6 +205,25 @@ def test_what_no_name_tells_is_refused_with_it(
 ) -> None:
     text = APART.replace(old, new)
     (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n{SELF} = Attention\n")
+    assert words in load(str(tmp_path / "mine.py")).broken
+
+
+def test_names_mean_what_the_file_says(tmp_path: Path) -> None:
+    own = {"dim": "wide", "heads": "many", "to_q": "one", "to_kv": "two", "to_out": "three"}
+    text = APART
+    for old, new in own.items():
+        text = re.sub(rf"(?<=[ (.]){old}\b(?=[,=.( )])", new, text)
+    text = text.replace("many=8", "many").replace("self.heads", "self.many")
+    said = {"wide": "d_model", "many": "n_head", "one": "q", "two": "kv", "three.0": "out"}
+    (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n")
+    assert "its arguments wide, many are known by no name" in load(str(tmp_path / "mine.py")).broken
+    forward, _ = loaded(f"{text}\nARGUMENTS = {said}\n", tmp_path).implementations
+    assert judge(forward, case_for(SELF, bias=False, causal=False)).budget < 1
+
+
+def test_a_layer_of_one_sequence_is_not_taken_for_that_of_three(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"{HEAD}{APART}\n{PAIR} = Attention\n")
+    words = "takes x alone, where multi_head_attention has query, key and value"
     assert words in load(str(tmp_path / "mine.py")).broken
 
 
