@@ -23,6 +23,9 @@ from attnverify.precision import DTYPES
 PROFILES = {"quick": 20, "default": 100, "thorough": 2000}
 """Cases for each cell."""
 
+SEEKING = {"quick": 10.0, "default": 30.0, "thorough": 60.0}
+"""Seconds for which a run looks for the change of a file that makes right what nothing explains."""
+
 STATE_FOLDER = ".attnverify"
 """What a run leaves behind; it ignores itself."""
 

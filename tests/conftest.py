@@ -49,6 +49,18 @@ def causes_are_not_sought(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnverify.verdicts.findings.diagnose", lambda *_, **__: None)
 
 
+@pytest.fixture(autouse=True)
+def mends_are_not_sought(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong file that nothing explains is not changed for seconds, unless a test asks for it."""
+    if "mends_are_sought" not in request.fixturenames:
+        monkeypatch.setattr("attnverify.options.SEEKING", {})
+
+
+@pytest.fixture
+def mends_are_sought() -> None:
+    """A run looks for the change that makes right what nothing explains."""
+
+
 @pytest.fixture
 def real_calls_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """

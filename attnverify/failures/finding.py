@@ -109,6 +109,10 @@ NOT_RECORDED = "not recorded: "
 """How a note begins that says why a failure was not kept."""
 
 
+MENDED = ": right "
+"""What stands behind the place, in a note that says which change of a file makes it right."""
+
+
 def is_recorded(notes: Sequence[str]) -> bool:
     """Tell whether the record of a finding with these notes was kept, and can be replayed."""
     return not any(note.startswith(NOT_RECORDED) for note in notes)

@@ -12,6 +12,7 @@ import pytest
 from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.functions import GUESSED
+from attnverify.failures.finding import MENDED
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.answer import answer, is_right, right_in_words, rows_in_words
 from attnverify.report.causes.root_causes import triage
@@ -58,6 +59,11 @@ QUIET = -2
 def is_brief(config: pytest.Config) -> bool:
     """Tell whether ``attnverify run`` was asked for no more words (-v), nor for fewer (-q)."""
     return bool(QUIET < config.getoption("verbose") < 0) and IN_FULL not in config.stash
+
+
+def seeks_mends(config: pytest.Config) -> bool:
+    """Tell whether ``attnverify run`` was started, and asked for words."""
+    return is_brief(config) or (IN_FULL in config.stash and not is_quiet(config))
 
 
 IN_FULL = pytest.StashKey[bool]()
@@ -150,6 +156,8 @@ def print_summary(
         tell([*header(run), ""])
         show(format_table(tallies, width, colour, run.is_red))
         tell(format_root_causes(triage(tallies, run.is_red)))
+        notes = [note for x in tallies for found in x["findings"] for note in found["notes"]]
+        tell(dict.fromkeys(note for note in notes if MENDED in note))
         tell([*format_weak_cells(tallies), time_summary(tallies)])
     tell(limits, yellow=True)
     tell(describe_unsupported(tallies), yellow=True)

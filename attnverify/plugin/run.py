@@ -16,8 +16,9 @@ from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import ASPECTS, CHAPTERS
 from attnverify.machine import share_out_processors
 from attnverify.plugin import is_ours
-from attnverify.plugin.closing import is_brief, print_summary
+from attnverify.plugin.closing import is_brief, print_summary, seeks_mends
 from attnverify.plugin.journal import tell_cut, tell_interrupted, tell_resumed
+from attnverify.plugin.mending import note_mends
 from attnverify.plugin.setup import report_paths, seed_of, verification_of
 from attnverify.plugin.state import (
     STATE,
@@ -194,6 +195,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             *tell_resumed(config, state.journal),
             *broken_off,
         ]
+        if seeks_mends(config) and not (broken_off or state.is_over(minutes)):
+            note_mends(run, state.tallies)
         print_summary(terminalreporter, run, state.tallies, report_paths(config), left, limits)
     elif broken_off:
         terminalreporter.write_line(f"attnverify: {broken_off[0]}")

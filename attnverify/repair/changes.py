@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from textwrap import shorten
 from typing import Any
 
 OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
@@ -55,7 +56,7 @@ def single_changes(
     file = File(ast.parse(text), is_reached)
     kinds = (
         *(file.of_statements, file.of_parts, file.of_names, file.of_grown, file.of_numbers),
-        *(file.of_ingredients, file.of_grown_by_names, file.of_repeated),
+        *(file.of_words, file.of_ingredients, file.of_grown_by_names, file.of_repeated),
     )
     seen = {*file.statements}
     for line, words, at in chain.from_iterable(kind() for kind in kinds):
@@ -98,7 +99,7 @@ class File:
 
     def replaced(self, old: Any, new: ast.AST) -> Found:
         """Put a part in the place of another, and that back."""
-        words = f"with `{ast.unparse(new)}` instead of `{ast.unparse(old)}`"
+        words = f"with `{shown(new)}` instead of `{shown(old)}`"
         parent, field, at = self.parents[old]
         put(parent, field, at, new)
         try:
@@ -166,6 +167,16 @@ class File:
                 if name != part.id:
                     given = expression(f"{part.id} if {name} is None else {name}")
                     yield from self.replaced(part, given)
+
+    def of_words(self) -> Found:
+        """A word for another that its function has: the name of a weight, an option."""
+        found = dict[Function, dict[str, None]]()
+        strings = [(f, x) for f, x in self.parts if isinstance(getattr(x, "value", None), str)]
+        for function, part in strings:
+            found.setdefault(function, {})[part.value] = None
+        for function, part in strings:
+            for word in found[function]:
+                yield from self.replaced(part, ast.Constant(word))
 
     def of_numbers(self) -> Found:
         """Numbers that the file gives a name which its functions read."""
@@ -324,7 +335,12 @@ def is_named(part: Any, names: set[str]) -> bool:
 
 
 def first_line(statement: ast.stmt) -> str:
-    return ast.unparse(statement).splitlines()[0]
+    return shown(statement, ast.unparse(statement).splitlines()[0])
+
+
+def shown(part: ast.AST, text: str = "") -> str:
+    """The text of a part, in a line."""
+    return shorten(text or ast.unparse(part), 56, placeholder=" ...")
 
 
 def is_docstring(statement: ast.AST) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, islice, pairwise
 from mmap import mmap
 from pathlib import Path
 from threading import Timer
@@ -55,6 +55,8 @@ TOO_SLOW, REFUSED = "too slow", "refused"
 SAYS_NOTHING = "", TOO_SLOW, REFUSED
 TRACED = 6
 """So many calls are watched for the lines that they run."""
+KNOWN = "known.json"
+"""In the folder of the copies: the recipes of calls that failed before."""
 MOST = 3
 """So many changes are told at most."""
 
@@ -106,10 +108,12 @@ def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
             yield case_of(recipe, dtype)
 
 
-def failing_and_passing(own: Implementation, dtype: str) -> tuple[list[Case], list[Case]]:
+def failing_and_passing(
+    own: Implementation, dtype: str, known: Sequence[Recipe]
+) -> tuple[list[Case], list[Case]]:
     """Calls that fail, the smallest first, and calls that are right."""
     failing, passing = list[Case](), list[Case]()
-    for case in calls_of(own, dtype):
+    for case in chain((case_of(recipe, dtype) for recipe in known), calls_of(own, dtype)):
         if (kind := outcome(own, case)) not in SAYS_NOTHING:
             (passing if kind == "passed" else failing).append(case)
     if failing:
@@ -167,7 +171,7 @@ def reached_by(copies: Copies, cases: Sequence[Case]) -> Callable[[ast.stmt], bo
 
 
 def first_wrong(
-    backend: Backend, dtype: str, name: str = ""
+    backend: Backend, dtype: str, name: str, known: Path
 ) -> tuple[Implementation, list[Case], list[Case]]:
     """
     The first implementation of a file, of this name or operation, that is wrong, with calls that
@@ -179,7 +183,8 @@ def first_wrong(
         if name not in ("", own.name, own.operation.forward.name):
             continue
 
-        failing, passing = failing_and_passing(own, dtype)
+        before = [Recipe(**plain) for plain in json.loads(known.read_text())]
+        failing, passing = failing_and_passing(own, dtype, before)
         if failing:
             return own, failing, passing
     raise ValueError(f"{backend.source}: no small call in {dtype} fails: there is nothing to mend")
@@ -191,7 +196,7 @@ Tell = Callable[[dict[str, Any]], None]
 def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Tell) -> None:
     """Say what is judged, the number of each change before it is tried, and which ones mend it."""
     sys.path.append(str(Path(parse_source(source).place).resolve().parent))
-    own, failing, passing = first_wrong(loaded(source), dtype, name)
+    own, failing, passing = first_wrong(loaded(source), dtype, name, Path(folder, KNOWN))
     tell({"name": own.name, "failing": len(failing), "passing": len(passing)})
     copies, at = Copies(own, folder), mmap(-1, 8)
     is_reached, cases = reached_by(copies, failing), [*failing, *passing]
@@ -263,14 +268,21 @@ def main(source: str, dtype: str, folder: str, name: str, begin: str) -> None:
 
 
 def find_repairs(
-    source: str, dtype: str, seconds: float, folder: str, name: str = "", most: int = MOST
+    source: str,
+    dtype: str,
+    seconds: float,
+    folder: str,
+    name: str = "",
+    most: int = MOST,
+    known: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """
     Search for so many seconds: ``name`` of what is wrong, how many calls are ``failing`` and
     ``passing``, how many changes were ``tried``, which ``mend`` it, at ``most`` so many, and
-    whether these were ``all``. Raises ValueError where nothing is wrong, or the file cannot be
-    judged so.
+    whether these were ``all``; ``known`` are recipes of calls that failed. Raises ValueError where
+    nothing is wrong, or the file cannot be judged so.
     """
+    Path(folder, KNOWN).write_text(json.dumps([*known]))
     end = time.monotonic() + seconds
     found: dict[str, Any] = {"mend": [], "tried": 0, "all": False}
     while time.monotonic() < end and len(found["mend"]) < most and not found["all"]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnverify.diagnosis.diagnose import NUMERIC
 from attnverify.diagnosis.whereabouts.places import without_sizes
-from attnverify.failures.finding import Finding
+from attnverify.failures.finding import MENDED, Finding
 from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
@@ -96,8 +96,9 @@ def describe_mistake(number: int, cause: RootCause, source: str, width: int) -> 
     head = f"{number}. "
     indent = " " * len(head)
     notes = cause.told[0].notes
-    copied = [line for note in notes if has_copied(note) for line in fold(indent + note, width)]
-    plain = [note for note in notes if not has_copied(note)]
+    whole_notes = [note for note in notes if has_copied(note) or MENDED in note]
+    copied = [line for note in whole_notes for line in fold(indent + note, width)]
+    plain = [note for note in notes if note not in whole_notes]
     whole = filled([what, seen, *plain, place, *more])
     short = filled([what, seen.partition(" (")[0], place])
     tries = [whole, *(["; ".join(whole[:many])] for many in range(len(whole), 2, -1))]

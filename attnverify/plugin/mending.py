@@ -1,0 +1,69 @@
+"""
+What follows a red run: where no known mistake explains a failure, the search for the one change of
+the file that makes it right. What it finds is a note of the finding, and changes no verdict.
+"""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from attnverify import options
+from attnverify.backends.source import parse_source
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.failures.finding import MENDED, Finding
+from attnverify.repair.search import find_repairs
+from attnverify.report.answer import explains
+from attnverify.report.causes.root_causes import RootCause, triage
+from attnverify.report.waiting import waiting
+from attnverify.session import Verification
+
+
+def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
+    """Add a note to the first failure of each file that must not fail and that nothing explains."""
+    seconds = options.SEEKING.get(run.options.profile, 0.0)
+    wanted = [*unexplained(run, tallies).items()] if seconds else []
+    for source, cause in wanted:
+        if sys.stdout.isatty():
+            waiting.say(f"looking for a change of {source} that makes it right")
+        try:
+            note = mend_of(source, cause, seconds / len(wanted))
+        except Exception:  # a file may do anything; what was judged stands
+            continue
+        finally:
+            waiting.end()
+        for sign in cause.signs if note else ():
+            for plain in sign.tally["findings"]:
+                if not Finding.from_dict(plain).causes:
+                    plain["notes"] = [*dict.fromkeys((*plain["notes"], note))]
+
+
+def unexplained(run: Verification, tallies: list[dict[str, Any]]) -> dict[str, RootCause]:
+    """Find what no mistake explains of what must not fail, by the file that fails."""
+    sources = {backend.name: backend.source for backend in run.backends}
+    found = dict[str, RootCause]()
+    for cause in triage(tallies, run.is_red):
+        source, tally = sources.get(cause.backend, ""), cause.shown_by
+        is_answer = tally["aspect"] in options.ANSWER and cause.required and not explains(cause)
+        if CATALOGUE[tally["operation"]].outside is not None:
+            continue  # what stands for the specification is known in this process alone
+        if is_answer and parse_source(source).place.endswith(".py"):
+            found.setdefault(source, cause)
+    return found
+
+
+def mend_of(source: str, cause: RootCause, seconds: float) -> str:
+    """Say in one line which change makes right what failed, or that none was found."""
+    tally, place = cause.shown_by, parse_source(source).place
+    name = tally["operation"] + "_grad" * (tally["aspect"] == "gradients")
+    own = f"{name}_{tally['how']}".removesuffix("_")
+    records = [sign.finding.record for sign in cause.signs if sign.tally is tally]
+    known = [one.recipe for one in records if one and one.recipe]
+    with TemporaryDirectory(prefix="attnverify-repair-") as folder:
+        found = find_repairs(source, tally["dtype"], seconds, folder, own, 1, known)
+    for mend in found["mend"]:
+        calls = f"{found['failing']} calls that failed, {found['passing']} that did not"
+        calls = f"in {calls} and {mend['fresh']} fresh ones (tried {mend['at']} changes)"
+        return f"{place}:{mend['line']}{MENDED}{mend['words']} {calls}"
+    tried = f"{found['tried']} tried" if found["tried"] else ""
+    return f"no single change of {Path(place).name} makes it right ({tried})" if tried else ""
