@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from attnverify.backends.array_libraries import Array, Library, by_autograd
-from attnverify.backends.calls.arguments import Binding, UnknownArgument, bind
+from attnverify.backends.calls.arguments import CAUSAL, Binding, UnknownArgument, bind
 from attnverify.backends.calls.call_adapter import adapt_signature
-from attnverify.backends.calls.layer_modules import as_function, is_module
+from attnverify.backends.calls.layer_modules import as_function, in_small_letters, is_module
+from attnverify.backends.calls.terms import may_be_causal
 from attnverify.backends.declarations import Declarations
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.modules import NotThere, parse_module
@@ -209,12 +210,12 @@ PLAIN = "scaled_dot_product_attention"
 
 def guess_operation(
     functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
-) -> tuple[str, Callable[..., Any], str] | None:
+) -> tuple[str, Callable[..., Any], str, dict[str, Any]] | None:
     """
     Name the operation that the one function may be that takes arguments of one and is no helper of
     another, and say so: that whose name, or the field's name for it, its own or the file's holds,
-    else the plain attention, else the only one that is called with such arguments. None where
-    nothing is plain.
+    else the plain attention, else the only one that is called with such arguments. What the names
+    declare besides comes last: that it is causal. None where nothing is plain.
     """
     if any(map(parse_name, functions)):
         return None
@@ -223,7 +224,7 @@ def guess_operation(
     if len(able) != 1:
         return None
     name, found = able[0], taken[able[0]]
-    words = f"_{name}_{parse_source(source).name}_".lower()
+    words = in_small_letters(f"_{name}_{parse_source(source).name}_")
     means = {one for word, one in IN_THE_FIELD.items() if f"_{word}_" in words} - {PLAIN}
     named = [one for one in found if one in words or one in means]
     whole = [one for one, binding in found.items() if None not in binding.needed.values()]
@@ -231,12 +232,21 @@ def guess_operation(
     for chosen in (named, plain, whole):
         if len(chosen) == 1:
             place = source if parse_source(source).function else f"{source}:{name}"
+            is_causal = "_causal_" in words and lacks_causality(chosen[0], found[chosen[0]])
+            causal = ", and for causal, by its name" if is_causal else ""
             told = (
-                f"{name} {GUESSED} {chosen[0]}, by its arguments; if it is another: "
+                f"{name} {GUESSED} {chosen[0]}, by its arguments{causal}; if it is another: "
                 f"attnverify run {place}=OPERATION"
             )
-            return chosen[0], functions[name], told
+            return chosen[0], functions[name], told, {"CAUSAL": True} if is_causal else {}
     return None
+
+
+def lacks_causality(operation: str, binding: Binding) -> bool:
+    """Tell whether calls may be causal and the function has no argument that would say so."""
+    own = CATALOGUE[operation]
+    asked = own.mask in binding.given or binding.bias or {*CAUSAL} & {*binding.fixed}
+    return may_be_causal(own) and not asked and "causal" not in binding.given
 
 
 def names_uncalled(functions: Mapping[str, Callable[..., Any]]) -> list[str]:

@@ -133,6 +133,8 @@ def populate(
         ):
             functions = {guess[0]: guess[1]}
             backend.notes.append(guess[2])
+            terms = {**guess[3], **backend.declared.terms}
+            backend.declared = replace(backend.declared, terms=terms)
         backend.implementations = list(implementations(backend, functions))
         if backend.sampled:
             backend.implementations = [i for i in backend.implementations if i.how in KERNELS]

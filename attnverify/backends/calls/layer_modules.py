@@ -226,11 +226,16 @@ def place_weights(
     return places
 
 
+def in_small_letters(name: str) -> str:
+    """Write a name of capitals in small letters, its words apart: CausalAttention."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
 def role_of(name: str) -> str:
     """Say what a weight is for by its name; "" where it is not known."""
     path = re.sub(r"(^|[._])(weight|bias)$", "", name)
     last = re.sub(r"\.\d+$", "", path).rpartition(".")[2]
-    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()
+    word = in_small_letters(last)
     for role, words in ROLES.items():
         if re.fullmatch(rf"(({BESIDES})_?)*({words})(_?({BESIDES}))*", word):
             return role

@@ -506,6 +506,22 @@ ANY: Applies = lambda op: True
 MASKED: Applies = lambda op: op.mask is not None
 FLOATS: Applies = lambda op: op.mask == "mask"
 DROPPED: Applies = lambda op: "keep" in op.arguments
+
+
+def causal_by_one(step: int) -> Change:
+    """
+    Return a causal mask that ends so many keys further on, in the place of the one that is given,
+    or of none where a causal one hides nothing.
+    """
+
+    def change(s: StagedAttention) -> StagedAttention:
+        N, M = s.shape[-2:]
+        is_open = s.visible is None and N > 1
+        return s if is_open else replace(s, visible=np.tri(N, M, M - N + step, dtype=bool))
+
+    return change
+
+
 OPEN: Applies = lambda op: op.is_attention and not op.traits.causal
 VALUED: Applies = lambda op: "value" in op.arguments
 WIDE: Applies = lambda op: "D" in op.sizes and "value" in op.arguments
@@ -604,6 +620,10 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      behind_causal(lambda N, M: 0)),
     (lambda op: OPEN(op) and MASKED(op), "an end-aligned causal mask in place of the one given",
      behind_causal(lambda N, M: M - N)),
+    (lambda op: OPEN(op) and MASKED(op), "a causal mask that hides the query's own key",
+     causal_by_one(-1)),
+    (lambda op: OPEN(op) and MASKED(op), "a causal mask that shows one key beyond",
+     causal_by_one(1)),
     (DROPPED, "dropout on the scores, before the softmax", dropped_scores),
     (DROPPED, "dropped keys hidden before the softmax, so that kept weights are renormalised",
      dropped_keys_hidden),

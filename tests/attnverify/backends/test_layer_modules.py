@@ -168,9 +168,33 @@ def test_a_wrong_one_is_wrong(name: str, old: str, new: str, tmp_path: Path) -> 
 
 def test_that_a_layer_is_causal_is_found_out(tmp_path: Path) -> None:
     for text, _, _, causal in FILES.values():
+        text = text.replace("CausalSelfAttention", "SelfAttention")
         forward, _ = loaded(text, tmp_path).implementations
         said = find_plain_terms(forward, "float32")
         assert said == ({"CAUSAL": True} if causal else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "takes", "is_causal"),
+    [
+        ("causal_attention", "q, k, v", True),
+        ("noncausal_attention", "q, k, v", False),
+        ("causal_attention", "q, k, v, mask=None", False),
+        ("causal_attention", "q, k, v, is_causal=False", False),
+        ("CausalAttention", "x", True),
+        ("CausalAttention", "x, attn_mask=None", False),
+    ],
+)
+def test_what_is_called_causal_and_takes_no_mask_is_causal(
+    name: str, takes: str, is_causal: bool, tmp_path: Path
+) -> None:
+    text = f"def {name}({takes}): ..."
+    if takes[0] == "x":
+        named = APART.replace("class Attention", f"class {name}")
+        text = named.replace("(self, x)", f"(self, {takes})")
+    backend = loaded(text, tmp_path)
+    assert backend.declared.terms == ({"CAUSAL": True} if is_causal else {})
+    assert ("causal, by its name" in backend.notes[0]) == is_causal
 
 
 def test_a_bias_that_it_has_no_place_for_is_not_taken(tmp_path: Path) -> None:

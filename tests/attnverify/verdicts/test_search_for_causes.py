@@ -260,6 +260,27 @@ def test_a_slip_in_one_line_is_told_as_itself(told: str, tmp_path: Path) -> None
         assert told in str(finding.cause)
 
 
+@pytest.mark.parametrize(
+    ("step", "told"),
+    {
+        -1: "a causal mask that hides the query's own key",
+        1: "a causal mask that shows one key beyond",
+    }.items(),
+)
+def test_causality_that_ends_a_key_too_early_or_late(step: int, told: str, tmp_path: Path) -> None:
+    text = f"""
+import torch
+
+def causal_attention(q, k, v):
+    score = q @ k.mT / q.shape[-1] ** 0.5
+    n, m = score.shape[-2:]
+    seen = torch.ones(n, m).tril(m - n + {step}) > 0
+    return score.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num() @ v
+"""
+    findings = judge_file(tmp_path, text, "float32", "values").findings
+    assert findings and all(told in str(finding.cause) for finding in findings)
+
+
 def test_the_number_of_hidden_scores_is_told_only_where_another_would_not_do(
     tmp_path: Path,
 ) -> None:
