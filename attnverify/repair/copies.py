@@ -69,7 +69,8 @@ class Copies:
         for name in self.path:
             found = getattr(found, name)
         backend = replace(self.own.backend, notes=[], refused=[], copy=None)
-        return with_name(implementations(backend, {self.name: found}), self.own.name)
+        backend.implementations = [*implementations(backend, {self.name: found})]
+        return with_name(backend.implementations, self.own.name)
 
     def written(self, change: Change) -> Implementation | None:
         """The same, loaded as every file can be."""

@@ -36,11 +36,11 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.repair.changes import Change, single_changes
-from attnverify.repair.copies import Copies, lines_run, reached_in
+from attnverify.repair.copies import Copies, lines_run, reached_in, with_name
 from attnverify.verdicts.fitting import fitted_recipes
 from attnverify.verdicts.found_out import loaded
 
-DRAWS, FRESH = 60, 20
+DRAWS, BESIDE = 60, 20
 MOST_FAILING, MOST_PASSING = 25, 12
 LARGEST = 70
 """The largest size of a call that changes are tried on."""
@@ -208,7 +208,9 @@ def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Te
             at[:8] = number.to_bytes(8)
             tell({"tried": number})
             faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.stderr)
-            if fresh := calls_that_it_mends(changed_copy(copies, change), cases, dtype, longest):
+            changed = changed_copy(copies, change)
+            fresh = calls_that_it_mends(changed, cases, dtype, longest)
+            if changed and fresh and not spoils(own, changed, dtype):
                 told = {"line": change.line, "words": change.words, "text": change.text}
                 tell(told | {"fresh": fresh, "at": number})
 
@@ -231,9 +233,21 @@ def calls_that_it_mends(
     """Count the fresh calls that are right too, where all others are and none of these is wrong."""
     if changed is None or not is_right(changed, cases, longest):
         return 0
-    outcomes = [outcome(changed, case) for case in islice(calls_of(changed, dtype, seed=1), FRESH)]
+    outcomes = [outcome(changed, case) for case in calls_of(changed, dtype, seed=1)]
     is_mended = {*outcomes} <= {"passed", *SAYS_NOTHING}
     return outcomes.count("passed") if is_mended else 0
+
+
+def spoils(own: Implementation, changed: Implementation, dtype: str) -> bool:
+    """Tell whether a gradient is right at the cost of the outputs, or they at its cost."""
+    for after in changed.backend.implementations:
+        before = with_name(own.backend.implementations, after.name)
+        if before and after is not changed and after.operation.forward is own.operation.forward:
+            for case in islice(calls_of(before, dtype, seed=1), BESIDE):
+                is_wrong = outcome(after, case) not in ("passed", "", TOO_SLOW)
+                if is_wrong and outcome(before, case) == "passed":
+                    return True
+    return False
 
 
 def comes_to_its_end(work: Callable[[], None]) -> bool:

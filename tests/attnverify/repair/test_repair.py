@@ -158,6 +158,15 @@ def test_the_command_says_what_mends_a_file(
     assert "there is nothing to mend" in verify("repair", "mine.py").output
 
 
+def test_a_gradient_is_not_mended_at_the_cost_of_its_output(tmp_path: Path) -> None:
+    """Without the division in line 13 the gradient is right, and the output wrong."""
+    report = "later/fourth/delta_divided_by_the_kept_share/wrong.py"
+    own, folder = str(Path(__file__).parents[2] / "reports" / report), folder_of_copies(tmp_path)
+    found = find_repairs(own, "float32", 300, folder, most=1)
+    told = [(each["line"], each["words"]) for each in found["mend"]]
+    assert told == [(14, "with `p * keep @ v` instead of `out`")]
+
+
 def test_a_function_is_named_as_run_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
