@@ -24,7 +24,16 @@ PLACES = (
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 FARTHEST = 5
 """So many statements further down a statement may be moved."""
-GROWN = ("x ** 0.5", "1 / x", "-x", "~x", "1 - x", "x[..., None]", "x.swapaxes(-1, -2)")
+GROWN = (
+    "x ** 0.5",
+    "1 / x",
+    "-x",
+    "~x",
+    "1 - x",
+    "x[..., None]",
+    "x.swapaxes(-1, -2)",
+    "x * (x > 0)",
+)
 GROWN_BY = ("x * y", "x / y", "x + y", "x - y")
 """What a part may become, alone and with a name of its function."""
 
@@ -56,7 +65,13 @@ def single_changes(
     file = File(ast.parse(text), is_reached)
     kinds = (
         *(file.of_statements, file.of_parts, file.of_names, file.of_grown, file.of_numbers),
-        *(file.of_words, file.of_ingredients, file.of_grown_by_names, file.of_repeated),
+        *(
+            file.of_words,
+            file.of_attributes,
+            file.of_ingredients,
+            file.of_grown_by_names,
+            file.of_repeated,
+        ),
     )
     seen = {*file.statements}
     for line, words, at in chain.from_iterable(kind() for kind in kinds):
@@ -160,13 +175,26 @@ class File:
     def of_names(self) -> Found:
         """A name for another of its function, or for an argument wherever that is given."""
         for function, part in self.parts:
-            for name in names_of(function) if is_read(part) else ():
-                if name != part.id:
+            for name in names_of(function) if is_read(part) or is_place(part) else ():
+                if name != getattr(part, "id", ""):
                     yield from self.replaced(part, ast.Name(name, ast.Load()))
             for name in arguments_of(function) if is_read(part) else ():
                 if name != part.id:
                     given = expression(f"{part.id} if {name} is None else {name}")
                     yield from self.replaced(part, given)
+
+    def of_attributes(self) -> Found:
+        """What an object has for another that the file gives it, also in the place of a number."""
+        own = [x for x in ast.walk(self.tree) if isinstance(x, ast.Attribute)]
+        methods = [x for x in self.functions if isinstance(self.parents[x][0], ast.ClassDef)]
+        found = {ast.unparse(x): (ast.unparse(x.value), x.attr) for x in own}
+        found |= {f"self.{x.name}": ("self", x.name) for x in methods if x.name[:2] != "__"}
+        for _, part in self.parts:
+            is_index = is_place(part) and isinstance(self.parents[part][0], ast.Subscript)
+            base = ast.unparse(part.value) if isinstance(part, ast.Attribute) else ""
+            for value, name in found.values() if base or is_index else ():
+                if value == (base or "self") and name != getattr(part, "attr", ""):
+                    yield from self.replaced(part, expression(f"{value}.{name}"))
 
     def of_words(self) -> Found:
         """A word for another that its function has: the name of a weight, an option."""
@@ -281,6 +309,9 @@ def others_of(part: Any) -> Iterator[ast.AST]:
                 yield ast.BinOp(part.left, operator(), part.right)
         yield ast.BinOp(part.right, part.op, part.left)
         yield from (ast.BinOp(part, step(), ast.Constant(1)) for step in (ast.Add, ast.Sub))
+        if isinstance(part.left, ast.Call) and len(part.left.args) == 1:
+            inner = ast.BinOp(part.left.args[0], part.op, part.right)
+            yield ast.Call(part.left.func, [inner], part.left.keywords)
     elif isinstance(part, ast.Constant):
         yield from map(ast.Constant, other_constants(part.value))
     elif isinstance(part, ast.Compare) and len(part.ops) == 1:
@@ -310,6 +341,8 @@ def other_calls(part: ast.Call) -> Iterator[ast.AST]:
         yield part.args[0]
     if isinstance(part.func, ast.Attribute):
         yield part.func.value
+    if len(part.args) == 1 and isinstance(inner := part.args[0], ast.BinOp):
+        yield ast.BinOp(ast.Call(part.func, [inner.left], part.keywords), inner.op, inner.right)
     for at in range(len(part.args) - 1):
         turned = [*part.args[:at], part.args[at + 1], part.args[at], *part.args[at + 2 :]]
         yield ast.Call(part.func, turned, part.keywords)
@@ -324,6 +357,11 @@ def is_node(thing: Any) -> bool:
 def is_read(part: Any) -> bool:
     """Tell whether a part is a name whose value is taken."""
     return isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+
+
+def is_place(part: Any) -> bool:
+    """Tell whether a part may be what stands in brackets: a number, a slice."""
+    return isinstance(part, ast.Slice) or isinstance(getattr(part, "value", None), int)
 
 
 def is_stored(part: Any) -> bool:

@@ -58,6 +58,10 @@ OTHERS = {
     "an axis": ("return q / k", "`k[..., None]` instead of `k`"),
     "an argument": ("return q + k", "`q + k + s` instead of `q + k`"),
     "a number of the file": ("return q + k * SCALE", "`16` instead of `8`"),
+    "a slice": ("own = k[:s]\n    return own", "`s` instead of `:s`"),
+    "a bracket": ("return abs(q) + k", "`abs(q + k)` instead of `abs(q) + k`"),
+    "a word": ("return q['a'] + k['b']", "`'b'` instead of `'a'`"),
+    "an attribute": ("return q.left @ k[0] + q.right", "`q.right` instead of `q.left`"),
     "a statement of another branch": (
         "if s:\n        q = q + s\n    else:\n        k = k + 1\n    return q @ k",
         "`q = q + s` before it too",
@@ -88,6 +92,23 @@ def test_what_is_lacking_is_put_in(slip: str) -> None:
     body, words = OTHERS[slip]
     found = single_changes(f"SCALE = 8\n\ndef own(q, k, s):\n    {body}\n")
     assert any(words in each.words for each in found)
+
+
+def test_a_method_for_another_and_what_an_object_has_for_a_number() -> None:
+    text = """
+class Layer:
+    def first(self, y):
+        return y
+
+    def second(self, y):
+        return y + self.at
+
+    def forward(self, y):
+        return self.first(y[0])
+"""
+    found = [each.words for each in single_changes(text)]
+    assert "with `self.second` instead of `self.first`" in found
+    assert "with `self.at` instead of `0`" in found
 
 
 def test_what_a_copy_has_computed_is_kept_for_no_other(tmp_path: Path) -> None:
