@@ -106,7 +106,8 @@ def observe_larger(
 ) -> list[Observation]:
     """
     Where nothing but NaN came out, with which too much agrees: observe the same with more rows and
-    keys, where that fails too and gives numbers beside.
+    keys, and with scores of both signs about as large as exponentials can be, where that fails too
+    and gives numbers beside.
     """
     larger = [
         resized(
@@ -114,11 +115,17 @@ def observe_larger(
         )
         for o in failing[:2]
     ]
+    if LARGE_SCORES in failing[0].case.operation.families:
+        larger += [
+            replace(each, values=each.values | {"family": LARGE_SCORES})
+            for each in larger
+            if each.values["family"] != LARGE_SCORES
+        ]
     seen = look_at(implementation, [case_of(each, failing[0].dtype) for each in larger], budget)
     return [o for o in seen if o.wrong and o.is_telling]
 
 
-MORE = {"N": 8, "M": 4}
+MORE, LARGE_SCORES = {"N": 8, "M": 4}, "large"
 
 
 def choose_failing(cases: Sequence[Case]) -> list[Case]:

@@ -281,6 +281,22 @@ def causal_attention(q, k, v):
     assert findings and all(told in str(finding.cause) for finding in findings)
 
 
+def test_exponentials_without_a_maximum_are_told_where_only_rows_far_below_0_failed(
+    tmp_path: Path,
+) -> None:
+    text = """
+import torch
+
+FEATURES = {"mask": False}
+
+def scaled_dot_product_attention(query, key, value):
+    e = torch.exp(query @ key.mT / query.shape[-1] ** 0.5)
+    return (e / e.sum(-1, keepdim=True)) @ value
+"""
+    findings = judge_file(tmp_path, text, "float32", "values").findings
+    assert findings and "without the maximum subtracted" in str(findings[0].cause)
+
+
 def test_the_number_of_hidden_scores_is_told_only_where_another_would_not_do(
     tmp_path: Path,
 ) -> None:
