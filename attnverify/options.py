@@ -111,10 +111,6 @@ def parse_profile(text: str) -> str:
     return one_of(text, PROFILES)
 
 
-def parse_isolation(text: str) -> str:
-    return one_of(text, ISOLATION)
-
-
 ISOLATION = ("paths", "all", "none")
 
 ANSWER = ("values", "gradients")
@@ -159,10 +155,6 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def no_words() -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Option:
     """
@@ -178,7 +170,7 @@ class Option:
     parse: Callable[[str], Any] = str
     default: str | None = None
     repeatable: bool = False
-    words: Callable[[], Iterable[str]] = no_words
+    words: Callable[[], Iterable[str]] = lambda: ()
     is_file: bool = False
     is_flag: bool = False
     short: str = ""
@@ -300,7 +292,7 @@ RUN = (
         "isolate",
         "WHO",
         "who gets a process of its own: paths, all or none (default: paths)",
-        parse_isolation,
+        lambda text: one_of(text, ISOLATION),
         "paths",
         words=lambda: ISOLATION,
     ),

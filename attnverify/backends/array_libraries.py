@@ -117,15 +117,12 @@ def flushed_by_cupy() -> tuple[str, ...]:
 def cupy_library() -> Library:
     cupy = import_module("cupy")
 
-    def missing() -> str | None:
-        return None if cupy.cuda.is_available() else "no CUDA device"
-
     return Library(
         "cupy",
         lambda x, dtype: cupy.asarray(to_dtype(x, dtype)),
         lambda x: to_float64(cupy.asnumpy(x)),
         lambda: cupy.cuda.Device().synchronize(),
-        missing,
+        lambda: None if cupy.cuda.is_available() else "no CUDA device",
         flushes_subnormals=flushed_by_cupy,
     )
 
@@ -133,16 +130,13 @@ def cupy_library() -> Library:
 def jax_library() -> Library:
     jax = import_module("jax")
 
-    def unsupported(dtype: str) -> str:
-        return X64_IS_OFF if dtype == "float64" and not jax.config.jax_enable_x64 else ""
-
     return Library(
         "jax",
         lambda x, dtype: jax.device_put(to_dtype(x, dtype)),  # numpy.asarray would compile a copy
         to_float64,
         lambda: None,
         lambda: None,
-        unsupported,
+        lambda dtype: X64_IS_OFF if dtype == "float64" and not jax.config.jax_enable_x64 else "",
         lambda: () if (jax.numpy.asarray(np.float32(SUBNORMAL)) * 1).any() else DTYPES,
         jax.clear_caches,
         compiles_shapes=True,

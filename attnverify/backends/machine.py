@@ -143,16 +143,10 @@ def _count_configurations(thing: Any) -> int:
 def _cupy_on_host() -> Library:
     array: Any = import_module("attnverify.ptx.launchers.cupy_arrays").DeviceArray
 
-    def from_numpy(x: ndarray, dtype: str) -> Any:
-        return to_dtype(x, dtype).view(array)
-
-    def to_numpy(x: Any) -> ndarray:
-        return to_float64(x).view(ndarray)
-
     return Library(
         "cupy",
-        from_numpy,
-        to_numpy,
+        lambda x, dtype: to_dtype(x, dtype).view(array),
+        lambda x: to_float64(x).view(ndarray),
         lambda: None,
         lambda: None,
         flushes_subnormals=flushed_by_cupy,

@@ -1,17 +1,20 @@
 """
 A user's own kernel in a race: judged first, then timed beside the peers that are installed, in the
-way of every other benchmark.
+way of every other benchmark; where it runs, and on how many cores.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
 from attnverify.backends.calls.terms import concerning, may_be_causal, translate_given
 from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.implementation import Backend, Implementation
-from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import COMPILED, Case, cases
 from attnverify.bench.measure.contestants import Contestant, contestants
 from attnverify.bench.measure.inputs import draw_inputs
@@ -30,6 +33,33 @@ from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.fitting import made_causal
 from attnverify.verdicts.tally import Options
+
+__all__ = ["device", "two_threads"]
+
+
+def device() -> str:
+    """Tell where this run measures: cuda where PyTorch finds a GPU, else cpu."""
+    return "cuda" if find_spec("torch") and import_module("torch").cuda.is_available() else "cpu"
+
+
+@contextmanager
+def two_threads(measured: bool) -> Iterator[None]:
+    """
+    PyTorch on at most two cores whatever the environment says; nothing is compiled where nothing is
+    measured.
+    """
+    if not find_spec("torch"):
+        yield
+        return
+    torch = import_module("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    try:
+        with torch.compiler.set_stance("default" if measured else "force_eager"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
 
 QUICK = Options(profile="quick")
 INTERPRETED = "the PTX machine executes it here, and its seconds say nothing of a GPU's"

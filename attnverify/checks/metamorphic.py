@@ -119,14 +119,6 @@ def permute_heads(
     return take_along(op, inputs, "H", order), lambda output: output[:, order]
 
 
-def permute_keys(
-    op: Operation, inputs: Inputs, rng: np.random.Generator
-) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
-    return take_along(
-        op, inputs, "M", rng.permutation(inputs["key"].shape[-2])
-    ), lambda output: output
-
-
 def extra_hidden_keys(
     op: Operation, inputs: Inputs, rng: np.random.Generator
 ) -> tuple[Inputs, Callable[[ndarray], ndarray]]:
@@ -146,7 +138,10 @@ RELATIONS: dict[str, Change] = {
         lambda output: output[1:2],
     ),
     "permute the heads": permute_heads,
-    "permute the keys": permute_keys,
+    "permute the keys": lambda op, inputs, rng: (
+        take_along(op, inputs, "M", rng.permutation(inputs["key"].shape[-2])),
+        lambda output: output,
+    ),
     "extra hidden keys": extra_hidden_keys,
 }
 

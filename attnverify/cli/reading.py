@@ -98,7 +98,7 @@ matrix = Command(
 
 
 def show_benchmarks(results: str, device: str | None, output: str | None) -> int:
-    from attnverify.bench.report.overview import report
+    from attnverify.bench.report.html_page import report
 
     return report(Path(results), device, Path(output) if output else None)
 

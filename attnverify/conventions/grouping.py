@@ -25,10 +25,7 @@ def changed(**new: Any) -> Any:
 def in_turns(name: str) -> Any:
     """The heads of keys or values repeated as a whole: head h reads head h mod G."""
 
-    def tiled(x: Options) -> ndarray:
-        return np.tile(x[name], (1, x["query"].shape[1] // x[name].shape[1], 1, 1))
-
-    return tiled
+    return lambda x: np.tile(x[name], (1, x["query"].shape[1] // x[name].shape[1], 1, 1))
 
 
 def from_the_start(x: Options) -> Any:
@@ -62,27 +59,16 @@ def behind_the_mask(**x: Any) -> Any:
     return grouped_attention(**x | {"mask": capped, "soft_cap": None, "query": 0 * x["query"]})
 
 
-def lse_without_sink(function: Any) -> Any:
-    return lambda **x: (function(**x)[0], function(**x | {"sink": None})[1])
+def base_two_returned(function: Any, /, **x: Any) -> Any:
+    output, lse = function(**x)
+    return output, lse / LN2
 
 
-def base_two_returned(function: Any) -> Any:
-    def attention(**x: Any) -> Any:
-        output, lse = function(**x)
-        return output, lse / LN2
-
-    return attention
-
-
-def empty_rows(function: Any, output: float, lse: float) -> Any:
+def empty_rows(function: Any, output: float, lse: float, /, **x: Any) -> Any:
     """Other numbers for a row that sees no key, where there is no sink."""
-
-    def attention(**x: Any) -> Any:
-        found = function(**x)
-        empty = found[1] == -np.inf
-        return np.where(empty[..., None], output, found[0]), np.where(empty, lse, found[1])
-
-    return attention
+    found = function(**x)
+    empty = found[1] == -np.inf
+    return np.where(empty[..., None], output, found[0]), np.where(empty, lse, found[1])
 
 
 def rows_of_results(function: Any) -> tuple[Row, ...]:
@@ -91,13 +77,14 @@ def rows_of_results(function: Any) -> tuple[Row, ...]:
     return (
         ("soft cap", "none", "soft caps ignored", changed(soft_cap=lambda x: None)),
         ("sink", "none", "sinks ignored", changed(sink=lambda x: None)),
-        ("sink in the lse", "left out", "an lse without the sink", lse_without_sink(function)),
+        ("sink in the lse", "left out", "an lse without the sink", (lambda **x: (function(**x)[0],
+         function(**x | {"sink": None})[1]))),
         ("lse base", "2 returned", "an lse that is returned to base 2",
-         base_two_returned(function)),
+         partial(base_two_returned, function)),
         ("a row of no key", "NaN", "NaN where a row sees no key",
-         empty_rows(function, np.nan, np.nan)),
+         partial(empty_rows, function, np.nan, np.nan)),
         ("a row of no key", "plus infinity", "an lse of plus infinity where a row sees no key",
-         empty_rows(function, 0.0, np.inf)),
+         partial(empty_rows, function, 0.0, np.inf)),
     )  # fmt: skip
 
 
@@ -128,7 +115,7 @@ GROUPING: tuple[Row, ...] = (
     ("soft cap", "behind the mask", "scores capped with the mask in them", behind_the_mask),
     *rows_of_results(grouped_attention),
     ("a row of no key", "-5e4", "an lse of -5e4 where a row sees no key",
-     empty_rows(grouped_attention, 0.0, -5e4)),
+     partial(empty_rows, grouped_attention, 0.0, -5e4)),
     ("a scale", "ignored", "a given scale ignored", changed(scale=lambda x: None)),
 )  # fmt: skip
 
@@ -147,13 +134,13 @@ GROUPING_ANSWERS = {
 MERGING: tuple[Row, ...] = (
     ("lse base", "2", "logarithms to base 2", of_base_two),
     ("lse base", "2 returned", "an lse that is returned to base 2",
-     base_two_returned(merge_attention)),
+     partial(base_two_returned, merge_attention)),
     ("a row of no key", "NaN", "NaN where no part saw a key",
-     empty_rows(merge_attention, np.nan, np.nan)),
+     partial(empty_rows, merge_attention, np.nan, np.nan)),
     ("a row of no key", "plus infinity", "an lse of plus infinity where no part saw a key",
-     empty_rows(merge_attention, 0.0, np.inf)),
+     partial(empty_rows, merge_attention, 0.0, np.inf)),
     ("a row of no key", "-5e4", "an lse of -5e4 where no part saw a key",
-     empty_rows(merge_attention, 0.0, -5e4)),
+     partial(empty_rows, merge_attention, 0.0, -5e4)),
     ("absent parts", "multiplied by 0", "absent parts multiplied by 0", looked_at),
 )  # fmt: skip
 

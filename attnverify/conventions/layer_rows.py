@@ -5,6 +5,7 @@ multiplied by sqrt(D).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,19 +42,15 @@ def with_arguments(
 
 
 def rescaled(
-    names: tuple[str, ...], factor: Callable[[int, int], float]
-) -> Callable[[dict[str, Any]], Any]:
+    names: tuple[str, ...], factor: Callable[[int, int], float], inputs: dict[str, Any]
+) -> Any:
     """
     Return the parameters with those of the query multiplied by a factor of H and D, which
     multiplies the scores.
     """
-
-    def make(inputs: dict[str, Any]) -> Any:
-        H, own = inputs["num_heads"], inputs["parameters"]
-        by = factor(H, inputs[next(iter(inputs))].shape[-1] // H)
-        return {name: x * by if name in names else x for name, x in own.items()}
-
-    return make
+    H, own = inputs["num_heads"], inputs["parameters"]
+    by = factor(H, inputs[next(iter(inputs))].shape[-1] // H)
+    return {name: x * by if name in names else x for name, x in own.items()}
 
 
 def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) -> tuple[Row, ...]:
@@ -63,25 +60,25 @@ def layer_rows(function: Callable[..., Any], query: tuple[str, ...], mask: str) 
             "scale",
             "1",
             "scores that are not scaled",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: D**0.5)),
+            with_arguments(function, parameters=partial(rescaled, query, lambda H, D: D**0.5)),
         ),
         (
             "scale",
             "1/D",
             "scores scaled by 1/D",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: D**-0.5)),
+            with_arguments(function, parameters=partial(rescaled, query, lambda H, D: D**-0.5)),
         ),
         (
             "scale",
             "sqrt(D)",
             "scores multiplied by sqrt(D)",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: float(D))),
+            with_arguments(function, parameters=partial(rescaled, query, lambda H, D: float(D))),
         ),
         (
             "scale",
             "1/sqrt(H D)",
             "scores scaled by 1/sqrt(H D)",
-            with_arguments(function, parameters=rescaled(query, lambda H, D: H**-0.5)),
+            with_arguments(function, parameters=partial(rescaled, query, lambda H, D: H**-0.5)),
         ),
         (
             "mask polarity",

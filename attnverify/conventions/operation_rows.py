@@ -7,6 +7,7 @@ computed so.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,6 @@ from attnverify.conventions.turning import TURNING, TURNING_ANSWERS
 from attnverify.conventions.visibility import VISIBILITY, VISIBILITY_ANSWERS
 
 
-def without_wrap(x: ndarray) -> ndarray:
-    """rel_shift with zeros where its result wraps around: behind the end-aligned diagonal."""
-    return np.where(causal_mask(*x.shape[-2:]), rel_shift(x), 0.0)
-
-
 def to_the_right(x: ndarray) -> ndarray:
     """Row i moves i to the right, zeros in front."""
     N, M = x.shape[-2:]
@@ -91,21 +87,9 @@ def joined(
     return window
 
 
-def keep_segment_only(hids: Any, mems: Any, mem_len: int) -> Any:
-    return update_mems(hids, None if mems is None else [mem[:, :0] for mem in mems], mem_len)
-
-
-def same_length(hids: Any, mems: Any, mem_len: int) -> Any:
-    """As many positions as the memory has now, whatever mem_len says."""
-    return update_mems(hids, mems, mems[0].shape[1] if mems else mem_len)
-
-
-def merged(hidden: float) -> Callable[..., ndarray]:
-    def merge(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> ndarray:
-        mask = merge_masks(attn_mask, key_padding_mask, num_heads)
-        return np.where(mask == -np.inf, hidden, mask)
-
-    return merge
+def merged(hidden: float, attn_mask: Any, key_padding_mask: Any, num_heads: int) -> ndarray:
+    mask = merge_masks(attn_mask, key_padding_mask, num_heads)
+    return np.where(mask == -np.inf, hidden, mask)
 
 
 def rotated_last(M: int, F: int) -> ndarray:
@@ -116,7 +100,8 @@ def rotated_last(M: int, F: int) -> ndarray:
 
 CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
     "rel_shift": (
-        ("wrap", "zero", "zeros where it wraps around", without_wrap),
+        ("wrap", "zero", "zeros where it wraps around",
+         lambda x: np.where(causal_mask(*x.shape[-2:]), rel_shift(x), 0.0)),
         ("direction", "to the right", "rows moved to the right", shift_right),
         ("direction", "none", "nothing moved", lambda x: x),
     ),
@@ -150,8 +135,8 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
          with_arguments(merge_masks, attn_mask=lambda x: opposite(x["attn_mask"]))),
         *(("padding polarity", said, words, with_arguments(merge_masks, key_padding_mask=new))
           for said, words, new in PADDING),
-        ("hidden as", "-1e9", "-1e9 for minus infinity", merged(-1e9)),
-        ("hidden as", "-1e4", "-1e4 for minus infinity", merged(-1e4)),
+        ("hidden as", "-1e9", "-1e9 for minus infinity", partial(merged, -1e9)),
+        ("hidden as", "-1e4", "-1e4 for minus infinity", partial(merged, -1e4)),
     ),
     "dropout": (
         ("dropout scale", "1", "kept weights that are not scaled",
@@ -198,9 +183,11 @@ CONVENTIONS_OF_OPERATION: dict[str, tuple[Row, ...]] = {
         ("memory window", "the first mem_len", "the first positions kept",
          joined(lambda mem, hid: [mem, hid], first=True)),
         ("memory window", "the present alone", "the memory before the present forgotten",
-         keep_segment_only),
+         lambda hids, mems, mem_len: update_mems(hids, None if mems is None else [mem[:,
+          :0] for mem in mems], mem_len)),
         ("memory window", "as long as it was", "mem_len not read: a memory as long as it was",
-         same_length),
+         lambda hids, mems, mem_len: update_mems(hids, mems, mems[0].shape[1] if mems
+          else mem_len)),
         ("order of memory", "present first", "memory behind the present",
          joined(lambda mem, hid: [hid, mem])),
     ),

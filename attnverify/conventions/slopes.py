@@ -15,11 +15,6 @@ def plain_series(H: int) -> ndarray:
     return np.exp2(-8 * np.arange(1.0, H + 1) / H)
 
 
-def next_power(H: int) -> ndarray:
-    """Return the first H of the slopes of the power of two above."""
-    return get_slopes(1 << (H - 1).bit_length())[:H]
-
-
 def power_above(H: int) -> ndarray:
     """
     Every other slope of the power of two above, from the smallest distance on: the others of the
@@ -62,7 +57,7 @@ SLOPES: dict[str, tuple[str, Callable[[int], ndarray]]] = {
     "2^(-8(h+1)/H) for every H": ("slopes in a plain geometric series", plain_series),
     "the first H of the next power of two": (
         "the first slopes of the next power of two",
-        next_power,
+        lambda H: get_slopes(1 << (H - 1).bit_length())[:H],
     ),
     "the others from the second on": ("every other slope taken from the second on", power_above),
     "falling with the head": ("slopes sorted from the largest", lambda H: -np.sort(-get_slopes(H))),

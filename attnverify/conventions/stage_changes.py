@@ -48,22 +48,17 @@ def mask_of(s: StagedAttention) -> ndarray | None:
     return mask
 
 
-def remasked(new: Callable[[ndarray], ndarray | None]) -> Change:
+def remasked(new: Callable[[ndarray], ndarray | None], s: StagedAttention) -> StagedAttention:
     """Another mask in place of a boolean one."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        mask = mask_of(s)
-        return s if mask is None or mask.dtype != bool else replace(s, visible=new(mask))
-
-    return change
+    mask = mask_of(s)
+    return s if mask is None or mask.dtype != bool else replace(s, visible=new(mask))
 
 
-def float_mask(new: Callable[[StagedAttention], StagedAttention]) -> Change:
-    def change(s: StagedAttention) -> StagedAttention:
-        mask = mask_of(s)
-        return s if mask is None or mask.dtype == bool else new(s)
-
-    return change
+def float_mask(
+    new: Callable[[StagedAttention], StagedAttention], s: StagedAttention
+) -> StagedAttention:
+    mask = mask_of(s)
+    return s if mask is None or mask.dtype == bool else new(s)
 
 
 def added_instead(s: StagedAttention) -> StagedAttention:
@@ -138,12 +133,8 @@ def read_backwards(x: ndarray) -> ndarray:
     return np.where((row >= 0) & (row < M), x[np.arange(N)[:, None], np.clip(row, 0, M - 1)], 0.0)
 
 
-def behind_causal(offset: Callable[[int, int], int]) -> Change:
+def behind_causal(offset: Callable[[int, int], int], s: StagedAttention) -> StagedAttention:
     """Return a causal mask in the place of the one that is given."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        N, M = s.shape[-2:]
-        causal = np.tri(N, M, offset(N, M), dtype=bool)
-        return s if s.visible is None else replace(s, visible=causal)
-
-    return change
+    N, M = s.shape[-2:]
+    causal = np.tri(N, M, offset(N, M), dtype=bool)
+    return s if s.visible is None else replace(s, visible=causal)

@@ -4,6 +4,7 @@ The questions of operations that consist of stages, with the specification's ans
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -75,21 +76,22 @@ STAGE_ROWS: tuple[Row, ...] = (
     (OPEN, "keys without a mask", "always causal, end", "an end-aligned causal mask as well",
      frontier(lambda N, M: M - N)),
     (MASKED, "mask polarity", "True = hidden", "a mask of which True means hidden",
-     remasked(lambda mask: ~mask)),
-    (MASKED, "mask polarity", "ignored", "boolean masks ignored", remasked(lambda mask: None)),
+     partial(remasked, lambda mask: ~mask)),
+    (MASKED, "mask polarity", "ignored", "boolean masks ignored", partial(remasked,
+     lambda mask: None)),
     (MASKED, "mask polarity", "added as 0 and 1", "boolean masks added as ones and zeros",
      added_instead),
     (lambda op: FLOATS(op) and SCALED(op), "float mask", "scaled with the scores",
      "a float mask scaled with the scores",
-     float_mask(lambda s: replace(s, bias=s.bias * s.scale))),
+     partial(float_mask, lambda s: replace(s, bias=s.bias * s.scale))),
     (FLOATS, "float mask", "ignored", "float masks ignored",
-     float_mask(lambda s: replace(s, bias=None, visible=None))),
+     partial(float_mask, lambda s: replace(s, bias=None, visible=None))),
     (FLOATS, "float mask", "only its minus infinity", "the finite numbers of a float mask ignored",
-     float_mask(lambda s: replace(s, bias=None))),
+     partial(float_mask, lambda s: replace(s, bias=None))),
     (FLOATS, "float mask", "True where not 0", "a float mask taken as boolean",
-     float_mask(lambda s: replace(s, bias=None, visible=s.inputs["mask"] != 0))),
+     partial(float_mask, lambda s: replace(s, bias=None, visible=s.inputs["mask"] != 0))),
     (FLOATS, "float mask", "subtracted", "a float mask subtracted",
-     float_mask(lambda s: replace(s, bias=-s.bias))),
+     partial(float_mask, lambda s: replace(s, bias=-s.bias))),
     (MASKED, "rows without keys", "NaN", "NaN in rows that see no key",
      lambda s: replace(s, empty=np.nan)),
     (MASKED, "rows without keys", "mean of all values", "rows that see no key averaging all values",

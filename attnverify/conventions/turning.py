@@ -1,6 +1,7 @@
 """Conventions of rotary positions: which channels make a pair, and what they turn by."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,23 +30,10 @@ def frequencies(x: Options) -> ndarray:
     return x["base"] ** (-np.arange(pairs(x)) / pairs(x)) if given is None else given
 
 
-def counted_in(width: Callable[[Options], float]) -> Callable[[Options], Any]:
+def counted_in(width: Callable[[Options], float], x: Options) -> Any:
     """The base's frequencies, their exponents counted in another width than the pairs'."""
-
-    def made(x: Options) -> Any:
-        given = x.get("frequencies")
-        return x["base"] ** (-2 * np.arange(pairs(x)) / width(x)) if given is None else given
-
-    return made
-
-
-def other_pairing(x: Options) -> str:
-    return {"halves": "interleaved", "interleaved": "halves"}[x["pairing"]]
-
-
-def from_the_first(x: Options) -> ndarray:
-    """Each row's place in its call."""
-    return np.broadcast_to(np.arange(x["positions"].shape[1]), x["positions"].shape)
+    given = x.get("frequencies")
+    return x["base"] ** (-2 * np.arange(pairs(x)) / width(x)) if given is None else given
 
 
 def of_all_channels(**x: Any) -> Any:
@@ -76,13 +64,14 @@ def half_of_them(x: Options) -> int:
 
 
 TURNING: tuple[Row, ...] = (
-    ("pairing", "the other", "the two pairings exchanged", changed(pairing=other_pairing)),
+    ("pairing", "the other", "the two pairings exchanged",
+     changed(pairing=lambda x: {"halves": "interleaved", "interleaved": "halves"}[x["pairing"]])),
     ("direction", "backwards", "pairs turned backwards",
      changed(positions=lambda x: -x["positions"])),
     ("frequencies counted in", "all channels", "frequencies counted in all channels",
-     changed(frequencies=counted_in(lambda x: x["x"].shape[-1]))),
+     changed(frequencies=partial(counted_in, lambda x: x["x"].shape[-1]))),
     ("frequencies counted in", "pairs", "exponents that are twice as large",
-     changed(frequencies=counted_in(pairs))),
+     changed(frequencies=partial(counted_in, pairs))),
     ("pairs counted in", "all channels", "pairs of all channels, some with a frequency of 0",
      of_all_channels),
     ("which channels turn", "the last", "the last channels turned, not the first", last_channels),
@@ -91,7 +80,8 @@ TURNING: tuple[Row, ...] = (
      changed(rotary_dim=half_of_them, frequencies=lambda x: (
          None if x.get("frequencies") is None else x["frequencies"][: half_of_them(x) // 2]))),
     ("positions", "from 0", "positions counted from 0 in each call",
-     changed(positions=from_the_first)),
+     changed(positions=lambda x: np.broadcast_to(np.arange(x["positions"].shape[1]),
+      x["positions"].shape))),
     ("positions", "one further", "positions one too high",
      changed(positions=lambda x: x["positions"] + 1)),
     ("base", "10000", "a given base ignored", changed(base=lambda x: 10000.0)),

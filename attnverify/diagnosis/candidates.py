@@ -209,13 +209,12 @@ def from_fault(fault: registry.Fault) -> Candidate:
     rounds or misreads it does alike.
     """
 
-    def answer(seen: Observation) -> Any:
-        return map_leaves(widened, fault.fresh()(**arranged_inputs(seen)))
-
-    def of(inputs: Inputs, dtype: str) -> Any:
-        return map_leaves(widened, fault.fresh()(**inputs))
-
-    return Candidate(fault.name, fault.words, answer, of=of)
+    return Candidate(
+        fault.name,
+        fault.words,
+        lambda seen: map_leaves(widened, fault.fresh()(**arranged_inputs(seen))),
+        of=lambda inputs, dtype: map_leaves(widened, fault.fresh()(**inputs)),
+    )
 
 
 @lru_cache

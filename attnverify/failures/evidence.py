@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.annotations import float_axes
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.literals import write_numbers
+from attnverify.failures.plain_data import write_numbers
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case
 from attnverify.judge.comparison import Comparison

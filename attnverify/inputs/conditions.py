@@ -131,13 +131,6 @@ def has_layout(name: str, words: str, case: Case) -> bool:
     return kind in laid.values() if name == "an input" else laid.get(name) == kind
 
 
-def is_strided(name: str, case: Case) -> bool:
-    """Tell whether neighbours along an argument's last axis (or any argument's) lie apart."""
-    return any(
-        abs(x.strides[-1]) != x.itemsize for x in laid_out(name, case) if x.ndim and x.shape[-1] > 1
-    )
-
-
 def has_gaps(name: str, case: Case) -> bool:
     """Tell whether an argument (or any) does not lie row after row in memory."""
     return any(not x.flags.c_contiguous for x in laid_out(name, case))
@@ -160,11 +153,6 @@ def power_of_two(letter: str, no: str, case: Case) -> bool:
 def are_multiples(one: str, other: str, number: str, case: Case) -> bool:
     sizes = case.recipe.sizes
     return all(letter in sizes and sizes[letter] % int(number) == 0 for letter in (one, other))
-
-
-def is_given(name: str, no: str, case: Case) -> bool:
-    """Tell whether an option is given (or "not given"): a flag where it is true."""
-    return is_absent(case.recipe.options.get(name)) == bool(no)
 
 
 def is_absent(option: Any) -> bool:
@@ -206,9 +194,19 @@ PATTERNS: dict[str, tuple[str, Callable[..., bool]]] = {
     r"([A-Z]) is (a|no) power of two": ("size", power_of_two),
     r"([A-Z]), ([A-Z]) are multiples of ([1-9]\d*)": ("size", are_multiples),
     rf"(an input|\w+) is ({'|'.join(map(LAYOUT.__getitem__, LAYOUTS))})": ("layout", has_layout),
-    r"(an input|\w+) is strided along its last axis": ("layout", is_strided),
+    r"(an input|\w+) is strided along its last axis": (
+        "layout",
+        lambda name, case: any(
+            abs(x.strides[-1]) != x.itemsize
+            for x in laid_out(name, case)
+            if x.ndim and x.shape[-1] > 1
+        ),
+    ),
     r"(an input|\w+) is not contiguous": ("layout", has_gaps),
-    r"(\w+) is (not |)given": ("options", is_given),
+    r"(\w+) is (not |)given": (
+        "options",
+        lambda name, no, case: is_absent(case.recipe.options.get(name)) == bool(no),
+    ),
     r"one side of (\w+) is None": ("options", is_one_sided),
     rf"a hidden score leads by {NUMBER}": (
         "mask",

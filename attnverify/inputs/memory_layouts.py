@@ -74,10 +74,6 @@ def namespace(x: Any) -> Any:
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
-def reversed_(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
-    return from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[..., ::-1]
-
-
 def width_first(from_numpy: Convert, x: ndarray, dtype: str) -> Any:
     if x.ndim < 2:
         return from_numpy(x, dtype)
@@ -89,7 +85,9 @@ LAYOUTS = {
     "packed": packed,
     "offset": offset,
     "expanded": expanded,
-    "reversed": reversed_,
+    "reversed": lambda from_numpy, x, dtype: from_numpy(np.ascontiguousarray(x[..., ::-1]), dtype)[
+        ..., ::-1
+    ],
     "width_first": width_first,
 }
 

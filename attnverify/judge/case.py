@@ -125,7 +125,14 @@ class Case:
         there, and the sum of 0 and -0 is 0.
         """
         if self.operation.exact:
-            return map_leaves(_zeros, self.expected) if self.operation.is_gradient else None
+            return (
+                map_leaves(
+                    lambda expected: None if expected is None else np.zeros(np.shape(expected)),
+                    self.expected,
+                )
+                if self.operation.is_gradient
+                else None
+            )
         if precision not in self._bounds:
             own, reference = self._error(precision), self._reference_error
             self._bounds[precision] = bounds.with_reference(own, reference, precision.slack)
@@ -202,10 +209,6 @@ class Case:
     def _kept_answers(self) -> list[Any]:
         with np.errstate(all="ignore"):
             return list(trivial_answers(self.operation, self.inputs, self.expected))
-
-
-def _zeros(expected: Any) -> Any:
-    return None if expected is None else np.zeros(np.shape(expected))
 
 
 def errors_of(case: Case) -> Callable[[Precision], Any]:

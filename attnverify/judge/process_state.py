@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -136,12 +136,6 @@ SIGNALS = {
     )
     if hasattr(signal, name)
 }
-
-
-def signal_handlers() -> ModuleContents:
-    return ModuleContents(
-        {"": {name: signal.getsignal(number) for name, number in SIGNALS.items()}}
-    )
 
 
 def set_handlers(then: ModuleContents) -> None:
@@ -265,7 +259,13 @@ PARTS = (
     StateItem(
         "the warnings filters", lambda: list(warnings.filters), set_warnings, once=True, shown=""
     ),
-    StateItem("the signal handlers", signal_handlers, set_handlers),
+    StateItem(
+        "the signal handlers",
+        lambda: ModuleContents(
+            {"": {name: signal.getsignal(number) for name, number in SIGNALS.items()}}
+        ),
+        set_handlers,
+    ),
     StateItem(
         "the locale",
         lambda: locale.setlocale(locale.LC_ALL),
@@ -308,51 +308,48 @@ PARTS = (
 
 @lru_cache(maxsize=2)
 def torch_state_items(torch: Any, on_device: bool) -> tuple[StateItem, ...]:
-    return tuple(switches_of(torch, on_device))
-
-
-def switches_of(torch: Any, on_device: bool) -> Iterator[StateItem]:
     """PyTorch's switches; its devices are asked only once they are in use."""
-    yield StateItem("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
-    yield StateItem(
-        "torch's functions",
-        partial(functions, *OF_TORCH),
-        set_functions,
-        once=True,
+    of_device = (
+        StateItem("the current device", torch.cuda.current_device, torch.cuda.set_device),
+        generator("the device's random numbers", torch, torch.cuda, "cuda"),
     )
-    yield StateItem(
-        "torch's tensors",
-        lambda: dict(vars(torch.Tensor)),
-        partial(set_methods, torch.Tensor),
-        once=True,
-        shown="keys",
+    return (
+        StateItem("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+        StateItem("torch's functions", partial(functions, *OF_TORCH), set_functions, once=True),
+        StateItem(
+            "torch's tensors",
+            lambda: dict(vars(torch.Tensor)),
+            partial(set_methods, torch.Tensor),
+            once=True,
+            shown="keys",
+        ),
+        StateItem(
+            "torch's default device",
+            torch.get_default_device,
+            lambda then: torch.set_default_device(then if then.type != "cpu" else None),
+        ),
+        StateItem("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        generator("torch's random numbers", torch, torch, "cpu"),
+        StateItem(
+            "torch's deterministic algorithms",
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+        ),
+        StateItem("torch's threads", torch.get_num_threads, torch.set_num_threads),
+        StateItem(
+            "torch's float32 products",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+        ),
+        StateItem(
+            "torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
+        ),
+        *(
+            flag(torch.backends.cudnn, name, f"cudnn.{name}")
+            for name in ("deterministic", "benchmark", "allow_tf32")
+        ),
+        *(of_device if on_device else ()),
     )
-    yield StateItem(
-        "torch's default device",
-        torch.get_default_device,
-        lambda then: torch.set_default_device(then if then.type != "cpu" else None),
-    )
-    yield StateItem("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
-    yield generator("torch's random numbers", torch, torch, "cpu")
-    yield StateItem(
-        "torch's deterministic algorithms",
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    )
-    yield StateItem("torch's threads", torch.get_num_threads, torch.set_num_threads)
-    yield StateItem(
-        "torch's float32 products",
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    )
-    yield StateItem(
-        "torch's anomaly mode", torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly
-    )
-    for name in ("deterministic", "benchmark", "allow_tf32"):
-        yield flag(torch.backends.cudnn, name, f"cudnn.{name}")
-    if on_device:
-        yield StateItem("the current device", torch.cuda.current_device, torch.cuda.set_device)
-        yield generator("the device's random numbers", torch, torch.cuda, "cuda")
 
 
 def flag(place: Any, name: str, words: str) -> StateItem:

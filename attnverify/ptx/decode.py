@@ -9,6 +9,7 @@ in place, so that a move is a reference; a write under a mask makes a new array.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -280,25 +281,21 @@ def decoded(of: Instruction, kernel: "Kernel") -> Step:
     step = kernel.watched(form, step)
     if of.guard is None or of.name in OWN_GUARD:
         return step
-    return guard_step(step, of.guard.index, of.inverted)
+    return partial(guard_step, step, of.guard.index, of.inverted)
 
 
-def guard_step(step: Step, index: int, inverted: bool) -> Step:
+def guard_step(step: Step, index: int, inverted: bool, m: "Machine") -> Any:
     """Limit a step to the lanes whose predicate holds."""
-
-    def run(m: "Machine") -> Any:
-        holds = m.registers[index]
-        if inverted:
-            holds = ~holds
-        if holds.size == 1:
-            return step(m) if holds[0] else None
-        before, then = m.mask, None
-        mask = holds if before is None else holds & before
-        count = np.count_nonzero(mask)
-        if count:
-            m.mask = None if count == m.lanes else mask
-            then = step(m)
-            m.mask = before
-        return then
-
-    return run
+    holds = m.registers[index]
+    if inverted:
+        holds = ~holds
+    if holds.size == 1:
+        return step(m) if holds[0] else None
+    before, then = m.mask, None
+    mask = holds if before is None else holds & before
+    count = np.count_nonzero(mask)
+    if count:
+        m.mask = None if count == m.lanes else mask
+        then = step(m)
+        m.mask = before
+    return then

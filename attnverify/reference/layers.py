@@ -158,10 +158,6 @@ def three_parts(y: ndarray, H: int) -> list[ndarray]:
     return np.split(y, 3, axis=-1)
 
 
-def memory_first(mem: ndarray, x: ndarray) -> ndarray:
-    return np.concatenate([mem, x], axis=1)
-
-
 def transformer_xl_layer(
     x: ndarray,
     position: ndarray,
@@ -171,7 +167,7 @@ def transformer_xl_layer(
     visible: Any = None,
     eps: float = 1e-5,
     parts: Any = three_parts,
-    together: Any = memory_first,
+    together: Any = lambda mem, x: np.concatenate([mem, x], axis=1),
     norm: Any = layer_norm,
     residual: Any = np.add,
     join: Any = join,

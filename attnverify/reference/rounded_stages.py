@@ -10,6 +10,7 @@ each is off by a factor of its own.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy import ndarray
@@ -43,27 +44,25 @@ def legal_answers(s: StagedAttention, precision: Precision) -> Iterator[ndarray]
     acc = precision.acc
     wide = replace(precision, joined=acc, score=acc)
     for place in WEIGHTS if s.operation.is_attention else WEIGHTS[:1]:
-        answer = rounded_answer(s, wide, rounding(TIES[0], acc), place)
+        answer = rounded_answer(s, wide, partial(rounding, TIES[0], acc), place)
         even, *others = (
-            rounded_answer(s, precision, rounding(whole, acc), place) for whole in TIES
+            rounded_answer(s, precision, partial(rounding, whole, acc), place) for whole in TIES
         )
         yield answer
         for other in others:
             yield answer + (other - even)
 
 
-def rounding(whole: Callable[[ndarray], ndarray], widest: Format) -> Round:
+def rounding(
+    whole: Callable[[ndarray], ndarray], widest: Format, x: ndarray, fmt: Format
+) -> ndarray:
     """Round to a format, ties as ``whole`` has them; what is as wide as the sums is left alone."""
-
-    def to(x: ndarray, fmt: Format) -> ndarray:
-        if fmt.p >= widest.p:
-            return x
-        with np.errstate(all="ignore"):
-            _, exponent = np.frexp(x)
-            unit = np.ldexp(1.0, np.maximum(exponent, fmt.emin + 1) - fmt.p)
-            return np.where(np.isfinite(x), whole(x / unit) * unit, x)
-
-    return to
+    if fmt.p >= widest.p:
+        return x
+    with np.errstate(all="ignore"):
+        _, exponent = np.frexp(x)
+        unit = np.ldexp(1.0, np.maximum(exponent, fmt.emin + 1) - fmt.p)
+        return np.where(np.isfinite(x), whole(x / unit) * unit, x)
 
 
 def rounded_answer(s: StagedAttention, P: Precision, to: Round, place: str) -> ndarray:
@@ -88,10 +87,16 @@ def rounded_answer(s: StagedAttention, P: Precision, to: Round, place: str) -> n
 def rounded_score(s: StagedAttention, P: Precision, to: Round) -> ndarray:
     """Compute the scores with what is added to them, each sum kept as declared."""
 
-    def products(query: ndarray, key: ndarray) -> ndarray:
-        return to(attention.products(to(query, P.joined), key), P.score)
-
-    score = to(s.scale * to(product(s, products), P.score), P.score)
+    score = to(
+        s.scale
+        * to(
+            product(
+                s, lambda query, key: to(attention.products(to(query, P.joined), key), P.score)
+            ),
+            P.score,
+        ),
+        P.score,
+    )
     if s.slopes is not None and s.distance is not None:
         score = to(score + s.slopes[:, None, None] * s.distance, P.score)
     return score if s.bias is None else to(score + s.bias, P.score)

@@ -23,7 +23,9 @@ def describe(operation: SpecifiedOperation) -> Iterator[str]:
     width = max(len(one.name) for one in operation.described) + 2
     for one in operation.described:
         yield f"  {one.name:<{width}}{domain_of(one)}"
-    derived = operation.derived(_inputs(operation))
+    derived = operation.derived(
+        operation.expand(Recipe(operation.name, **next(operation.fixed())), "float64")
+    )
     shapes = ", ".join(str(node.shape) for node in derived.nodes)
     yield f"  {'->':<{width}}{shapes} on the sizes {_sizes(operation)}"
     back = CATALOGUE.get(f"{operation.name}_grad")
@@ -66,10 +68,6 @@ def relative(bounds: Sequence[ndarray], derived: Derived) -> float:
     pairs = zip(bounds, derived.nodes, strict=True)
     parts = [(E / np.maximum(np.abs(node.value), 1e-30)).ravel() for E, node in pairs]
     return float(np.median(np.concatenate(parts)))
-
-
-def _inputs(operation: SpecifiedOperation) -> dict[str, object]:
-    return operation.expand(Recipe(operation.name, **next(operation.fixed())), "float64")
 
 
 def _sizes(operation: SpecifiedOperation) -> str:

@@ -211,7 +211,9 @@ class SpecifiedOperation(Operation):
         others += [[x, *wanted[1:]] for x in same if x.dtype.kind == "f"]
         others += [[np.roll(x, 1, axis=0) if x.ndim else x for x in wanted]]
         for answer in others:
-            if len(answer) == len(wanted) and not _are_equal(answer, wanted):
+            if len(answer) == len(wanted) and not all(
+                np.array_equal(x, y, equal_nan=True) for x, y in zip(answer, wanted, strict=True)
+            ):
                 yield answer
 
     def mutants(self) -> Sequence[Mutant]:
@@ -255,7 +257,3 @@ class SpecifiedOperation(Operation):
         """Bound its errors, as the functions of :mod:`attnverify.bounds` do."""
         errors = partial(self.derived(inputs).errors, wide=self.form.wide_outputs)
         return added([errors(each) for each in precision]) if precision else errors
-
-
-def _are_equal(answer: Sequence[ndarray], wanted: Sequence[ndarray]) -> bool:
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(answer, wanted, strict=True))

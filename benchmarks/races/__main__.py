@@ -14,8 +14,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from attnverify.bench.report.figures import Style
-from attnverify.bench.report.html_page import Bodies, place_plots
-from attnverify.bench.report.overview import report
+from attnverify.bench.report.html_page import Bodies, place_plots, report
 from attnverify.bench.report.results import Record, Run
 from attnverify.report.html import document
 from benchmarks.races.goals import closing_lines, measured_words, outcomes

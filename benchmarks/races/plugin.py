@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from attnverify.bench.device import device
 from attnverify.bench.measure import cases as named
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.contestants import Contestant, contestants
+from attnverify.bench.own_kernel import device
 from attnverify.bench.report.results import (
     device_name,
     files,

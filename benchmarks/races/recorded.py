@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from attnverify.bench.device import device, two_threads
 from attnverify.bench.measure.cases import Case
 from attnverify.bench.measure.clock import event_clock
 from attnverify.bench.measure.contestants import Contestant
 from attnverify.bench.measure.race import Entry, Race, race, record
 from attnverify.bench.measure.summary import summarise
+from attnverify.bench.own_kernel import device, two_threads
 from attnverify.bench.report.results import Record, write_records
 
 __all__ = ["Races", "replay", "replayed", "signature"]

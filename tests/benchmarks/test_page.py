@@ -5,8 +5,7 @@ from typing import Any
 
 from attnverify.bench.measure.summary import summarise
 from attnverify.bench.report.figures import COLOURS, INK, assign_styles
-from attnverify.bench.report.html_page import report_page
-from attnverify.bench.report.plots import plots
+from attnverify.bench.report.html_page import plots, report_page
 from attnverify.bench.report.results import Run
 from benchmarks.races.__main__ import GROWTH, describe_goals
 from benchmarks.races.goals import closing_lines

@@ -39,7 +39,7 @@ def go_on(file: Path, number: int, seed: int, only: str = "") -> None:
             if mutant.name in known:
                 continue
             told.append(tell(tree, mutant, limits))
-            file.write_text(json.dumps(told, indent=1) + "\n")
+            file.write_text("[\n" + ",\n".join(map(json.dumps, told)) + "\n]\n")
             print(f"{told[-1]['verdict']} {told[-1]['seconds']} s {mutant.name}", flush=True)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy import ndarray
 
 from attnverify.catalogue.packing import heads_first
 from attnverify.conventions.grouping import GROUPING_ANSWERS, from_the_start, rows_of_results
@@ -43,10 +42,6 @@ def with_values(**x: Any) -> Any:
     return as_heads(**x, value=np.concatenate([x["key_rope"], x["latent"]], axis=-1)[..., :E])
 
 
-def position_alone_unscaled(x: Options) -> ndarray:
-    return np.asarray(x["query_rope"] / x["scale"])
-
-
 LATENT: tuple[Row, ...] = (
     ("scale", "1/sqrt(E + D)", "scores scaled by 1/sqrt(E + D)",
      changed(scale=lambda x: sum(widths(x)) ** -0.5)),
@@ -56,7 +51,7 @@ LATENT: tuple[Row, ...] = (
      changed(scale=lambda x: 1 / x["scale"])),
     ("scale", "1", "scores that are not scaled", changed(scale=lambda x: 1.0)),
     ("scale", "of the latent alone", "the scale on the product with the latent alone",
-     changed(query_rope=position_alone_unscaled)),
+     changed(query_rope=lambda x: np.asarray(x["query_rope"] / x["scale"]))),
     ("position", "left out", "the position left out",
      changed(query_rope=lambda x: 0 * x["query_rope"])),
     ("values", "position in front", "values read as if the position stood in front", with_values),

@@ -1,5 +1,6 @@
 """Conventions of caches in pages: how a page lies, what a length counts, how pages are listed."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,6 @@ def slots(x: Options) -> int:
 def starts_aligned(x: Options) -> ndarray:
     given: ndarray | None = x.get("offset")
     return 0 * x["lengths"] if given is None else given
-
-
-def without_own_rows(x: Options) -> ndarray:
-    """Lengths that count what was in the cache before the rows of this call."""
-    return np.minimum(x["lengths"] + np.diff(x["query_starts"]), slots(x))
 
 
 def whole_pages(x: Options) -> ndarray:
@@ -85,24 +81,16 @@ def as_they_lie_for_prompts(x: Options) -> ndarray:
     return np.where(several[:, None], as_they_lie(x), there(x))
 
 
-def behind_each(size: int) -> Any:
+def behind_each(size: int, x: Options) -> ndarray:
     """Of each ``size`` pages the first from the table, the others behind it in the pool."""
-
-    def table(x: Options) -> ndarray:
-        y = np.arange(x["page_table"].shape[1])
-        return there(x, there(x)[:, y // size * size] + y % size)
-
-    return table
+    y = np.arange(x["page_table"].shape[1])
+    return there(x, there(x)[:, y // size * size] + y % size)
 
 
-def heads_outside(name: str) -> Any:
+def heads_outside(name: str, x: Options) -> ndarray:
     """Pages whose heads lie before their slots: [Z G W D]."""
-
-    def read(x: Options) -> ndarray:
-        Z, W, G, D = x[name].shape
-        return np.asarray(x[name].reshape(Z, G, W, D).swapaxes(1, 2))
-
-    return read
+    Z, W, G, D = x[name].shape
+    return np.asarray(x[name].reshape(Z, G, W, D).swapaxes(1, 2))
 
 
 def in_turns(name: str) -> Any:
@@ -112,7 +100,8 @@ def in_turns(name: str) -> Any:
 
 PAGING: tuple[Row, ...] = (
     ("page layout", "heads before slots", "pages read as if heads lay before slots",
-     changed(key_pages=heads_outside("key_pages"), value_pages=heads_outside("value_pages"))),
+     changed(key_pages=partial(heads_outside, "key_pages"), value_pages=partial(heads_outside,
+      "value_pages"))),
     ("page table", "end to end", "the pages of all sequences taken from the table end to end",
      changed(page_table=end_to_end)),
     ("page table", "rows of the pool",
@@ -125,12 +114,13 @@ PAGING: tuple[Row, ...] = (
      "in which they lie", changed(page_table=as_they_lie_for_prompts)),
     ("page table", "every second page",
      "every second page taken from the pool behind the one before it, not from the page table",
-     changed(page_table=behind_each(2))),
+     changed(page_table=partial(behind_each, 2))),
     ("page table", "the first page",
      "the pages of a sequence taken from the pool behind its first, not from the page table",
-     changed(page_table=behind_each(2**20))),
+     changed(page_table=partial(behind_each, 2**20))),
     ("lengths", "without the rows", "lengths that leave out the rows of the call",
-     changed(lengths=without_own_rows, page_table=there)),
+     changed(lengths=lambda x: np.minimum(x["lengths"] + np.diff(x["query_starts"]), slots(x)),
+      page_table=there)),
     ("lengths", "of whole pages", "lengths rounded up to whole pages",
      changed(lengths=whole_pages, page_table=there)),
     ("lengths", "and the next page where they fill one", "the page behind the end read too, "

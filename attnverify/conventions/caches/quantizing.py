@@ -1,6 +1,7 @@
 """Conventions of numbers that are stored in eight bits: which format it is, what a scale does."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,11 @@ def changed(**new: Callable[[Options], Any]) -> Any:
     return with_arguments(dequantize, **new)
 
 
-def times(numbers: Callable[[ndarray], ndarray], stored_as: str) -> Callable[..., Any]:
+def times(numbers: Callable[[ndarray], ndarray], stored_as: str, /, **x: Any) -> Any:
     """The bits of one format read otherwise, from 0 to 255, and those of the other one rightly."""
-
-    def read(**x: Any) -> Any:
-        if x["stored_as"] != stored_as:
-            return dequantize(**x)
-        return numbers(x["stored"].astype(np.int64) & 255) * x["scale"][..., None]
-
-    return read
+    if x["stored_as"] != stored_as:
+        return dequantize(**x)
+    return numbers(x["stored"].astype(np.int64) & 255) * x["scale"][..., None]
 
 
 def float8(bits: ndarray, bias: int = 7, mantissa: int = 3) -> ndarray:
@@ -56,23 +53,20 @@ def with_infinities(bits: ndarray) -> ndarray:
     return np.where(low > 120, np.nan, found)
 
 
-def one_scale(x: Options) -> Any:
-    return np.broadcast_to(x["scale"].ravel()[0], x["scale"].shape)
-
-
 QUANTIZING: tuple[Row, ...] = (
     ("a scale", "divides", "a scale that divides", lambda **x: reciprocal(**x)),
     ("a scale", "ignored", "a given scale ignored",
      changed(scale=lambda x: np.ones_like(x["scale"]))),
-    ("scales", "one", "one scale for all rows", changed(scale=one_scale)),
+    ("scales", "one", "one scale for all rows",
+     changed(scale=lambda x: np.broadcast_to(x["scale"].ravel()[0], x["scale"].shape))),
     ("stored as", "int8", "float8 read as integers", changed(stored_as=lambda x: INT8)),
     ("stored as", "float8", "integers read as float8", changed(stored_as=lambda x: FLOAT8)),
-    ("float8", "e5m2", "float8 read as e5m2", times(e5m2, FLOAT8)),
-    ("float8", "e4m3fnuz", "float8 read as AMD's e4m3fnuz", times(fnuz, FLOAT8)),
+    ("float8", "e5m2", "float8 read as e5m2", partial(times, e5m2, FLOAT8)),
+    ("float8", "e4m3fnuz", "float8 read as AMD's e4m3fnuz", partial(times, fnuz, FLOAT8)),
     ("float8", "e4m3 with infinities", "float8 read as a format with infinities",
-     times(with_infinities, FLOAT8)),
-    ("int8", "from 0 to 255", "integers without a sign", times(lambda bits: bits, INT8)),
-    ("int8", "128 is 0", "integers with 128 for 0", times(lambda bits: bits - 128, INT8)),
+     partial(times, with_infinities, FLOAT8)),
+    ("int8", "from 0 to 255", "integers without a sign", partial(times, lambda bits: bits, INT8)),
+    ("int8", "128 is 0", "integers with 128 for 0", partial(times, lambda bits: bits - 128, INT8)),
 )  # fmt: skip
 
 

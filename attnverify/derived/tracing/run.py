@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -41,7 +42,7 @@ def trace(specification: Callable[..., Any], inputs: Mapping[str, Any]) -> Trace
     Run a specification on these arguments. Float arrays are traced; masks, indices and numbers are
     plain. Raises NotUnderstood where something has no rule.
     """
-    given = {name: map_leaves(_leaf_of(name), value) for name, value in inputs.items()}
+    given = {name: map_leaves(partial(_leaf_of, name), value) for name, value in inputs.items()}
     noted: list[tuple[Node, bool]] = []
     token = DECISIONS.set(noted)
     try:
@@ -52,12 +53,9 @@ def trace(specification: Callable[..., Any], inputs: Mapping[str, Any]) -> Trace
     return Trace(map_leaves(lambda x: None if x is None else node_of(x), answer), given, noted)
 
 
-def _leaf_of(name: str) -> Callable[[Any], Any]:
-    def wrapped(x: Any) -> Any:
-        is_float = isinstance(x, ndarray) and x.dtype.kind == "f"
-        return Traced(Node("leaf", name, [], x)) if is_float else numbers(x)
-
-    return wrapped
+def _leaf_of(name: str, x: Any) -> Any:
+    is_float = isinstance(x, ndarray) and x.dtype.kind == "f"
+    return Traced(Node("leaf", name, [], x)) if is_float else numbers(x)
 
 
 class TracingNumpy(ModuleType):
@@ -76,7 +74,7 @@ class TracingNumpy(ModuleType):
             return linspace
         if name in ("arange", "indices"):
             return lambda *args, **options: numbers(found(*args, **options))
-        return _writable(found) if name in MAKES_ARRAYS else found
+        return partial(_writable, found) if name in MAKES_ARRAYS else found
 
 
 def _array_of(make: Callable[..., Any], x: Any, *args: Any, **options: Any) -> Any:
@@ -95,12 +93,9 @@ def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True) ->
     return numbers(np.arange(num)) * ((stop - start) / max(num - endpoint, 1)) + start
 
 
-def _writable(make: Callable[..., Any]) -> Callable[..., Any]:
-    def made(*args: Any, **options: Any) -> Any:
-        plain = make(*args, **options)
-        return Traced(constant(plain)) if plain.dtype.kind == "f" else plain
-
-    return made
+def _writable(make: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+    plain = make(*args, **options)
+    return Traced(constant(plain)) if plain.dtype.kind == "f" else plain
 
 
 @contextmanager

@@ -92,10 +92,10 @@ def _spelled(subscripts: str, nodes: list[Node]) -> tuple[list[str], str]:
     lead = max((n.value.ndim - len(s) + 3 for s, n in dotted), default=0)
     dots = [c for c in reversed(LETTERS) if c not in text][:lead]
 
-    def written(s: str, ndim: int) -> str:
-        return s.replace("...", "".join(dots[lead - (ndim - len(s) + 3) :]))
-
-    spelled = [written(s, n.value.ndim) for s, n in zip(ins, nodes, strict=True)]
+    spelled = [
+        s.replace("...", "".join(dots[lead - (n.value.ndim - len(s) + 3) :]))
+        for s, n in zip(ins, nodes, strict=True)
+    ]
     return spelled, out.replace("...", "".join(dots))
 
 

@@ -105,10 +105,10 @@ def fit_least_squares(
     steps.
     """
 
-    def cost(g: float) -> float:
-        return sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits)
-
-    start = min(starts, key=cost)
+    start = min(
+        starts,
+        key=lambda g: sum(float(np.minimum(np.abs(fit.residual(g)), 1e3).sum()) for fit in fits),
+    )
     return gauss_newton(fits, start) if start else start
 
 

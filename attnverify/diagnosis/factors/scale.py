@@ -111,7 +111,4 @@ def model_of(operation: Operation) -> Callable[[Observation], FactorModel] | Non
 def staged_model(o: Observation) -> FactorModel:
     law = spec_stages(o.case.operation, o.inputs, o.dtype)
 
-    def of(g: Any) -> Any:
-        return evaluate(replace(law, scale=g))
-
-    return FactorModel(o, of)
+    return FactorModel(o, lambda g: evaluate(replace(law, scale=g)))

@@ -143,7 +143,10 @@ def fitted_numbers(
 ) -> Iterator[tuple[str, float, list[FactorModel]]]:
     """Words, number and functions of each stage in which a number explains all observations."""
     for words, change in among:
-        models, every = ([fit_of(o, has_a_softmax, change) for o in few] for few in (wrong, seen))
+        models, every = (
+            [fit_of(o, lambda s: not s.operation.is_score, change) for o in few]
+            for few in (wrong, seen)
+        )
         g = fewest_digits(fit_least_squares(models, starts), partial(all_fit, every))
         if g is not None:
             yield words, g, every
@@ -156,7 +159,3 @@ def all_fit(models: Sequence[FactorModel], g: float) -> bool:
     """
     far = (min(ROUNDINGS, max(1.0, model.observation.ratio / 100)) for model in models)
     return all(m.observation.distance(m.of(g)) <= most for m, most in zip(models, far, strict=True))
-
-
-def has_a_softmax(s: StagedAttention) -> bool:
-    return not s.operation.is_score

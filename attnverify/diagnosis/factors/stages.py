@@ -115,7 +115,6 @@ def slope_model(o: Observation, law: StagedAttention, head: int) -> FactorModel:
     one = replace(o, actual=actual, expected=expected, bounds=bounds)
     own = np.arange(len(law.slopes)) == head
 
-    def of(g: Any) -> Any:
-        return evaluate(replace(law, slopes=np.where(own, g, 1) * law.slopes))[:, head]
-
-    return FactorModel(one, of)
+    return FactorModel(
+        one, lambda g: evaluate(replace(law, slopes=np.where(own, g, 1) * law.slopes))[:, head]
+    )

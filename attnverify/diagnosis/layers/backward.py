@@ -160,49 +160,28 @@ def backward_mistakes(forward: Operation) -> Iterator[tuple[str, Forward]]:
     function = getattr(layers, forward.name, None) or getattr(attention, forward.name, None)
     if function is None or (forward.chapter != "layers" and forward.name != "softmax"):
         return
-    for words, derivative in SOFTMAXES.items():
-        yield words, with_stage(function, partial(softmax_stage, derivative))
-    if "norm" in inspect.signature(function).parameters or forward.name == "transformer_xl":
-        for words, derivative in NORMS.items():
-            yield words, with_stage(function, partial(norm_stage, derivative))
-        for said, kept in summed("columns"):
-            for mean, which in MEANS.items():
-                derivative = partial(with_means_of, kept, which)
-                words = f"a norm's gradient whose {mean} of its columns sum {said}"
-                words = words if all(which) else words.replace("sum", "sums")
-                yield words, with_stage(function, partial(norm_stage, derivative))
-        yield UNTRACKED, with_stage(function, partial(rows_stage, np.zeros_like))
-        for size in SIZES:  # of fewer rows none is summed: these words are dropped where none is
-            words = f"{UNTRACKED}, {WHOLE_TILES.format(size=size)}"
-            kept = in_tiles_of(size, lambda i, size: i < len(i) // size * size)
-            yield words, with_stage(function, partial(rows_stage, kept))
-        for said, kept in summed("rows"):
-            words = f"gradients by a norm's weight and bias that sum {said}"
-            yield words, with_stage(function, partial(rows_stage, kept))
-        for leaves in ("weight", "weight and bias"):
-            stage = partial(overwritten_stage, "bias" in leaves)
-            yield OVERWRITTEN.format(leaves=leaves), with_stage(function, stage)
-        for words, derivative in ACTIVATIONS.items():
-            yield words, with_stage(function, partial(activation_stage, derivative))
+    norms = "norm" in inspect.signature(function).parameters or forward.name == "transformer_xl"
+    for of_norm, words, make in ROWS:
+        if norms or not of_norm:
+            yield words, partial(with_stage, function, make)
 
 
 def with_stage(
-    function: Callable[..., Any], make: Callable[[], tuple[list[Linearised], dict[str, Any]]]
-) -> Forward:
+    function: Callable[..., Any],
+    make: Callable[[], tuple[list[Linearised], dict[str, Any]]],
+    given: Inputs,
+    dtype: str,
+) -> Callable[[Inputs], Any]:
     """Return the forward with linearised stages, noted at the inputs."""
+    stages, hooks = make()
+    function(**given, **hooks)
 
-    def at(given: Inputs, dtype: str) -> Callable[[Inputs], Any]:
-        stages, hooks = make()
-        function(**given, **hooks)
+    def moved(inputs: Inputs) -> Any:
+        for stage in stages:
+            stage.calls = 0
+        return function(**inputs, **hooks)
 
-        def moved(inputs: Inputs) -> Any:
-            for stage in stages:
-                stage.calls = 0
-            return function(**inputs, **hooks)
-
-        return moved
-
-    return at
+    return moved
 
 
 def softmax_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:
@@ -259,3 +238,37 @@ def overwritten_stage(has_bias: bool) -> tuple[list[Linearised], dict[str, Any]]
 def activation_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]]:
     stage = Linearised(lambda a: np.maximum(a, 0), derivative)
     return [stage], {"feed": partial(layers.feed_forward, activation=stage)}
+
+
+ROWS: tuple[tuple[bool, str, Callable[[], Any]], ...] = (
+    *((False, words, partial(softmax_stage, change)) for words, change in SOFTMAXES.items()),
+    *((True, words, partial(norm_stage, change)) for words, change in NORMS.items()),
+    *(
+        (
+            True,
+            f"a norm's gradient whose {mean} of its columns sum{'' if all(which) else 's'} {said}",
+            partial(norm_stage, partial(with_means_of, kept, which)),
+        )
+        for said, kept in summed("columns")
+        for mean, which in MEANS.items()
+    ),
+    (True, UNTRACKED, partial(rows_stage, np.zeros_like)),
+    *(  # of fewer rows none is summed: these words are dropped where none is
+        (
+            True,
+            f"{UNTRACKED}, {WHOLE_TILES.format(size=size)}",
+            partial(rows_stage, in_tiles_of(size, lambda i, W: i < len(i) // W * W)),
+        )
+        for size in SIZES
+    ),
+    *(
+        (True, f"gradients by a norm's weight and bias that sum {said}", partial(rows_stage, kept))
+        for said, kept in summed("rows")
+    ),
+    *(
+        (True, OVERWRITTEN.format(leaves=leaves), partial(overwritten_stage, "bias" in leaves))
+        for leaves in ("weight", "weight and bias")
+    ),
+    *((True, words, partial(activation_stage, change)) for words, change in ACTIVATIONS.items()),
+)
+"""Whether a layer must have a norm, the words, and what makes its stages."""

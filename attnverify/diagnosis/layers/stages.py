@@ -27,51 +27,16 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each, for a layer that has the stage."""
     if operation.chapter != "layers" or operation.is_gradient:
         return
-    for words, hooks in STAGES.items():
-        if all(takes(operation, name) for name in hooks):
+    for stages, words, hooks in HOOKED:
+        if all(takes(operation, name) for name in stages):
             yield words, with_hooks(hooks)
-    if takes(operation, "weigh"):
-        for words, weigh in softmaxes():
-            yield words, with_hooks({"weigh": weigh})
-    if takes(operation, "norm"):
-        for words, norm in NORMS.items():
-            feed = partial(layers.feed_forward, norm=norm)
-            yield words, with_hooks({"norm": norm, "feed": feed})
-            yield f"{words}, in the first norm alone", with_hooks({"norm": norm})
-            yield f"{words}, in the second norm alone", with_hooks({"feed": feed})
-        for words, residual in RESIDUALS.items():
-            feed = partial(layers.feed_forward, residual=residual)
-            yield words, with_hooks({"residual": residual, "feed": feed})
-            yield f"{words}, that of the attention alone", with_hooks({"residual": residual})
-            yield f"{words}, that of the feed-forward alone", with_hooks({"feed": feed})
-        for words, activation in ACTIVATIONS.items():
-            feed = partial(layers.feed_forward, activation=activation)
-            yield words, with_hooks({"feed": feed})
-        for words, hooks in FEEDS.items():
-            yield words, with_hooks({"feed": partial(layers.feed_forward, **hooks)})
-        if "mems" not in operation.arguments:
-            yield "the layer's input x added behind the feed-forward, not its input", of_the_input
-        for order in permutations(range(3)):
-            names = ", ".join(PARTS[i] for i in order)
-            yield (
-                f"a joint projection that holds {names}, in this order",
-                with_hooks({"parts": partial(parts_in_order, order)}),
-            )
-        for read, lost in permutations(range(3), 2):
-            words = ANOTHERS.format(one=PARTS[read], other=PARTS[lost])
-            yield words, with_hooks({"parts": partial(parts_of_another, read, lost)})
-    if takes(operation, "biases"):
-        for words, biases in other_biases():
-            yield words, with_hooks({"biases": biases})
+    if takes(operation, "norm") and "mems" not in operation.arguments:
+        yield "the layer's input x added behind the feed-forward, not its input", of_the_input
     if {"query", "key", "value"} <= set(operation.arguments):
         for one, other in permutations(PARTS, 2):
             words = ANOTHERS.format(one=one, other=other)
             yield words, partial(with_projection_of, one, other)
         yield "key and value exchanged behind their projections", with_key_for_value
-    for name in PROJECTIONS:
-        if takes(operation, "linear"):
-            linear = partial(passed_by, name)
-            yield f"{name} never applied: what goes in goes on", with_hooks({"linear": linear})
 
 
 def of_the_input(operation: Operation, inputs: Inputs) -> Any:
@@ -100,10 +65,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def with_hooks(hooks: dict[str, Any]) -> Callable[[Operation, Inputs], Any]:
-    def answer(operation: Operation, inputs: Inputs) -> Any:
-        return in_stages(operation)(**inputs, **hooks)
-
-    return answer
+    return lambda operation, inputs: in_stages(operation)(**inputs, **hooks)
 
 
 def split_by_reshape(x: ndarray, H: int) -> ndarray:
@@ -158,23 +120,6 @@ def with_projection_of(one: str, other: str, operation: Operation, inputs: Input
     a, b = (f"{name[0]}_proj" if is_short else f"{name}.linear" for name in (one, other))
     new = {f"{b}.{leaf}": own.get(f"{a}.{leaf}") for leaf in ("weight", "bias")}
     return operation.reference(**inputs | {"parameters": own | new, other: inputs[one]})
-
-
-def other_biases() -> Iterator[tuple[str, Callable[[int, ndarray], ndarray]]]:
-    """ALiBi's biases with other slopes, with another sign or none, of positions."""
-    for words, rule in SLOPES.values():
-        yield words, partial(attention.get_alibi_biases, slopes=rule)
-    for ranks in (2, 4):
-        words = f"slopes of H/{ranks} heads in each of {ranks} shards, as if they were all"
-        rule = partial(of_ranks_alone, ranks)
-        yield words, partial(attention.get_alibi_biases, slopes=rule)
-    own = attention.get_alibi_biases
-    yield "an ALiBi bias that grows with the distance", lambda H, visible: -own(H, visible)
-    yield "no ALiBi bias", lambda H, visible: 0 * own(H, visible)
-    yield (
-        "an ALiBi bias of positions, hidden keys counted too",
-        lambda H, visible: own(H, np.ones_like(visible)),
-    )
 
 
 def with_key_for_value(operation: Operation, inputs: Inputs) -> Any:
@@ -247,21 +192,11 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def softmaxes() -> Iterator[tuple[str, Callable[[ndarray, ndarray], ndarray]]]:
-    """Other softmaxes: over another axis, in tiles, with another maximum."""
-    yield from OTHER_SOFTMAXES.items()
-    yield from (
-        (words, lambda score, visible, w=weigh: w(np.where(visible, score, -np.inf)))
-        for words, weigh in tile_softmaxes()
-    )
-
-
-def norm_of(normal: Callable[[ndarray, float], ndarray]) -> Callable[..., ndarray]:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        y = weight * normal(x, eps)
-        return y if bias is None else y + bias
-
-    return norm
+def norm_of(
+    normal: Callable[[ndarray, float], ndarray], x: ndarray, weight: ndarray, bias: Any, eps: float
+) -> ndarray:
+    y = weight * normal(x, eps)
+    return y if bias is None else y + bias
 
 
 def over(axes: Any, x: ndarray, eps: float) -> ndarray:
@@ -275,14 +210,10 @@ def parts_of_norm(x: ndarray) -> tuple[ndarray, ndarray]:
     return centred, (centred**2).mean(axis=-1, keepdims=True)
 
 
-def divided(by: Callable[[ndarray, float, int], ndarray]) -> Callable[[ndarray, float], ndarray]:
+def divided(by: Callable[[ndarray, float, int], ndarray], x: ndarray, eps: float) -> ndarray:
     """Return a norm that divides what is centred by a function of variance, eps and width."""
-
-    def normal(x: ndarray, eps: float) -> ndarray:
-        centred, variance = parts_of_norm(x)
-        return centred / by(variance, eps, x.shape[-1])
-
-    return normal
+    centred, variance = parts_of_norm(x)
+    return centred / by(variance, eps, x.shape[-1])
 
 
 def over_padding(by: int, counted: bool, x: ndarray, eps: float) -> ndarray:
@@ -303,36 +234,39 @@ def over_padding(by: int, counted: bool, x: ndarray, eps: float) -> ndarray:
 PADDED = "padded columns up to a power of two"
 DIVIDED = ("", "variance divided by the padded width", "mean and variance divided by that width")
 NORMS: dict[str, Callable[..., ndarray]] = {
-    "a norm that divides by the square of variance and eps, not by its root": norm_of(
-        divided(lambda v, eps, F: (v + eps) ** 2)
+    "a norm that divides by the square of variance and eps, not by its root": partial(
+        norm_of, partial(divided, lambda v, eps, F: (v + eps) ** 2)
     ),
-    "a norm that divides by variance and eps, without the root": norm_of(
-        divided(lambda v, eps, F: v + eps)
+    "a norm that divides by variance and eps, without the root": partial(
+        norm_of, partial(divided, lambda v, eps, F: v + eps)
     ),
-    "a norm with an unbiased variance, which divides by F - 1": norm_of(
-        divided(lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300) + eps))
+    "a norm with an unbiased variance, which divides by F - 1": partial(
+        norm_of, partial(divided, lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300) + eps))
     ),
-    "a norm without its eps": norm_of(divided(lambda v, eps, F: np.sqrt(v))),
-    "a norm whose eps is added to the number of columns, not to the variance": norm_of(
-        divided(lambda v, eps, F: np.sqrt(v * F / (F + eps)))
+    "a norm without its eps": partial(norm_of, partial(divided, lambda v, eps, F: np.sqrt(v))),
+    "a norm whose eps is added to the number of columns, not to the variance": partial(
+        norm_of, partial(divided, lambda v, eps, F: np.sqrt(v * F / (F + eps)))
     ),
-    "a norm with the eps beside the root": norm_of(divided(lambda v, eps, F: np.sqrt(v) + eps)),
-    "a norm with an unbiased deviation, F - 1 for F, and the eps beside the root": norm_of(
-        divided(lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300)) + eps)
+    "a norm with the eps beside the root": partial(
+        norm_of, partial(divided, lambda v, eps, F: np.sqrt(v) + eps)
     ),
-    "a norm that only centres, its deviation not divided by": norm_of(
-        divided(lambda v, eps, F: np.ones_like(v))
+    "a norm with an unbiased deviation, F - 1 for F, and the eps beside the root": partial(
+        norm_of, partial(divided, lambda v, eps, F: np.sqrt(v * F / max(F - 1, 1e-300)) + eps)
     ),
-    "a norm without its mean, by the root of the mean square": norm_of(
-        lambda x, eps: x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    "a norm that only centres, its deviation not divided by": partial(
+        norm_of, partial(divided, lambda v, eps, F: np.ones_like(v))
     ),
-    "a norm with the deviation of numbers that are not centred": norm_of(
-        lambda x, eps: parts_of_norm(x)[0] / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    "a norm without its mean, by the root of the mean square": partial(
+        norm_of, lambda x, eps: x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
     ),
-    "a norm over the positions in place of the width": norm_of(partial(over, -2)),
-    "a norm over positions and width together": norm_of(partial(over, (-2, -1))),
+    "a norm with the deviation of numbers that are not centred": partial(
+        norm_of,
+        lambda x, eps: parts_of_norm(x)[0] / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps),
+    ),
+    "a norm over the positions in place of the width": partial(norm_of, partial(over, -2)),
+    "a norm over positions and width together": partial(norm_of, partial(over, (-2, -1))),
     **{
-        f"a norm with {PADDED}, {said}": norm_of(partial(over_padding, by, counted))
+        f"a norm with {PADDED}, {said}": partial(norm_of, partial(over_padding, by, counted))
         for by, counted, said in (
             (0, True, "each minus the mean, summed into the variance"),
             (1, True, f"summed into the variance: {DIVIDED[1]}"),
@@ -364,3 +298,78 @@ FEEDS: dict[str, dict[str, Any]] = {
         "residual": lambda x, y: np.maximum(x + y, 0),
     },
 }
+
+
+def feed(**stages: Any) -> dict[str, Any]:
+    return {"feed": partial(layers.feed_forward, **stages)}
+
+
+own_biases = attention.get_alibi_biases
+BIASES: dict[str, Callable[[int, ndarray], ndarray]] = {
+    **{words: partial(own_biases, slopes=rule) for words, rule in SLOPES.values()},
+    **{
+        f"slopes of H/{ranks} heads in each of {ranks} shards, as if they were all": partial(
+            own_biases, slopes=partial(of_ranks_alone, ranks)
+        )
+        for ranks in (2, 4)
+    },
+    "an ALiBi bias that grows with the distance": lambda H, visible: -own_biases(H, visible),
+    "no ALiBi bias": lambda H, visible: 0 * own_biases(H, visible),
+    "an ALiBi bias of positions, hidden keys counted too": (
+        lambda H, visible: own_biases(H, np.ones_like(visible))
+    ),
+}
+HOOKED: tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...] = (
+    *((tuple(hooks), words, hooks) for words, hooks in STAGES.items()),
+    *((("weigh",), words, {"weigh": weigh}) for words, weigh in OTHER_SOFTMAXES.items()),
+    *(
+        (("weigh",), words, {"weigh": lambda s, seen, w=w: w(np.where(seen, s, -np.inf))})
+        for words, w in tile_softmaxes()
+    ),
+    *(
+        (("norm",), f"{words}{where}", hooks)
+        for words, norm in NORMS.items()
+        for where, hooks in (
+            ("", {"norm": norm, **feed(norm=norm)}),
+            (", in the first norm alone", {"norm": norm}),
+            (", in the second norm alone", feed(norm=norm)),
+        )
+    ),
+    *(
+        (("norm",), f"{words}{where}", hooks)
+        for words, residual in RESIDUALS.items()
+        for where, hooks in (
+            ("", {"residual": residual, **feed(residual=residual)}),
+            (", that of the attention alone", {"residual": residual}),
+            (", that of the feed-forward alone", feed(residual=residual)),
+        )
+    ),
+    *((("norm",), words, feed(activation=change)) for words, change in ACTIVATIONS.items()),
+    *((("norm",), words, feed(**stages)) for words, stages in FEEDS.items()),
+    *(
+        (
+            ("norm",),
+            f"a joint projection that holds {', '.join(PARTS[i] for i in order)}, in this order",
+            {"parts": partial(parts_in_order, order)},
+        )
+        for order in permutations(range(3))
+    ),
+    *(
+        (
+            ("norm",),
+            ANOTHERS.format(one=PARTS[read], other=PARTS[lost]),
+            {"parts": partial(parts_of_another, read, lost)},
+        )
+        for read, lost in permutations(range(3), 2)
+    ),
+    *((("biases",), words, {"biases": biases}) for words, biases in BIASES.items()),
+    *(
+        (
+            ("linear",),
+            f"{name} never applied: what goes in goes on",
+            {"linear": partial(passed_by, name)},
+        )
+        for name in PROJECTIONS
+    ),
+)
+"""The stages that a layer must have, the words, and what stands in their place."""

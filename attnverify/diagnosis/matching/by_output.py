@@ -70,14 +70,6 @@ def arranged(number: int) -> Iterator[Candidate]:
         yield Candidate(f"{words} {number}", words, answer, rank=2)
 
 
-def read_transposed(x: np.ndarray) -> np.ndarray:
-    return x.reshape(*x.shape[:-2], *x.shape[:-3:-1]).mT if x.ndim > 1 else x
-
-
-def stored_transposed(x: np.ndarray) -> np.ndarray:
-    return x.mT.reshape(x.shape) if x.ndim > 1 else x
-
-
 def rolled(x: np.ndarray, axis: int, by: int) -> np.ndarray:
     return np.roll(x, by, axis) if x.ndim >= -axis else x
 
@@ -86,9 +78,11 @@ Change = Callable[[np.ndarray], np.ndarray]
 NEIGHBOUR = "that of the {which} {name} in the place of each"
 ARRANGED: dict[str, Change] = {
     "its last two axes read as if they were stored in the other order (transposed)": (
-        read_transposed
+        lambda x: x.reshape(*x.shape[:-2], *x.shape[:-3:-1]).mT if x.ndim > 1 else x
     ),
-    "its last two axes stored in the other order (transposed)": stored_transposed,
+    "its last two axes stored in the other order (transposed)": lambda x: (
+        x.mT.reshape(x.shape) if x.ndim > 1 else x
+    ),
     "its rows in reverse order": lambda x: x[..., ::-1, :] if x.ndim > 1 else x,
     **{
         NEIGHBOUR.format(which=which, name=name): partial(rolled, axis=axis, by=by)
@@ -101,7 +95,6 @@ ARRANGED: dict[str, Change] = {
 def of_output(candidate: Candidate, number: int) -> Candidate:
     """One output of a candidate."""
 
-    def answer(seen: Observation) -> np.ndarray:
-        return np.asarray(arrays(candidate.answer(seen))[number])
-
-    return replace(candidate, answer=answer)
+    return replace(
+        candidate, answer=lambda seen: np.asarray(arrays(candidate.answer(seen))[number])
+    )

@@ -5,6 +5,7 @@ are in. What rounds as the implementation does is told by the bits, not by the s
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def rounding_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Obs
                 words = describe_rounding(argument, "operand", name)
                 yield words, with_rounded_inputs(operation, rounding, argument)
     if operation.is_staged and not operation.is_gradient and "value" in operation.arguments:
-        yield "both products in TF32", with_products_in_tf32(operation)
+        yield "both products in TF32", partial(with_products_in_tf32, operation)
 
 
 def describe_rounding(stage: str, field: str, name: str) -> str:
@@ -106,11 +107,16 @@ PRODUCTS = ("query", "key", "value")
 
 
 def rounded_inputs(inputs: Inputs, rounding: Callable[[ndarray], ndarray]) -> Inputs:
-    def leaf(x: Any) -> Any:
-        return rounding(x) if isinstance(x, ndarray) and x.dtype != bool else x
 
     kept = ("mask", "attn_mask")
-    return {name: x if name in kept else map_leaves(leaf, x) for name, x in inputs.items()}
+    return {
+        name: x
+        if name in kept
+        else map_leaves(
+            lambda x: rounding(x) if isinstance(x, ndarray) and x.dtype != bool else x, x
+        )
+        for name, x in inputs.items()
+    }
 
 
 def with_rounded_inputs(
@@ -125,10 +131,7 @@ def with_rounded_inputs(
     return answer
 
 
-def with_products_in_tf32(operation: Operation) -> Callable[[Observation], Any]:
-    def answer(seen: Observation) -> Any:
-        given = {name: x for name, x in seen.inputs.items() if name in PRODUCTS}
-        stages = spec_stages(operation, seen.inputs | rounded_inputs(given, to_tf32), seen.dtype)
-        return evaluate(replace(stages, stored=to_tf32))
-
-    return answer
+def with_products_in_tf32(operation: Operation, seen: Observation) -> Any:
+    given = {name: x for name, x in seen.inputs.items() if name in PRODUCTS}
+    stages = spec_stages(operation, seen.inputs | rounded_inputs(given, to_tf32), seen.dtype)
+    return evaluate(replace(stages, stored=to_tf32))

@@ -17,10 +17,18 @@ from numpy import ndarray
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import Convention, conventions
 from attnverify.diagnosis.mistakes.memory import memory_mistakes, merge_mistakes
-from attnverify.diagnosis.mistakes.misread import exchanged_pairs, first_of, misread_arguments
+from attnverify.diagnosis.mistakes.misread import (
+    exchanged_pairs,
+    first_of,
+    misread_arguments,
+    takes,
+)
 from attnverify.inputs.recipe import Inputs
 
-Mistake = tuple[str, Callable[[Operation, Inputs], Any]]
+Answer = Callable[..., Any]
+Mistake = tuple[str, Answer]
+Row = tuple[Callable[[Operation], bool], str, Answer]
+"""What can show it, its words, what it answers."""
 
 
 KEYS = (16, 32, 64, 128, 256, 512, 1024)
@@ -32,75 +40,25 @@ def opened(x: ndarray, first: int) -> ndarray:
     return np.where(np.arange(x.shape[-1]) < first, x, x.dtype.type(x.dtype == bool))
 
 
-def opened_if_boolean(x: ndarray, first: int) -> ndarray:
-    return opened(x, first) if x.dtype == bool else x
-
-
-OPENED = {"a {argument} ignored": opened, "a boolean {argument} ignored": opened_if_boolean}
-
-
 def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each mistake that the operation can show."""
     yield from misread_arguments(operation)
-    if operation.axes.get("query", "").split() == ["B", "H", "N", "D"]:
-        yield "arrays read as [B N H D] where their shapes allow it", read_positions_first
-    yield from left_out(operation)
-    for argument in ("mask", "visible", "keep", "attn_mask"):
-        if argument in operation.arguments:
-            yield (
-                f"a {argument} that is transposed where it can be",
-                with_changed_argument(argument, transposed),
-            )
-            yield (
-                f"the first row of {argument} for all",
-                with_changed_argument(argument, partial(first_of, axis=-2)),
-            )
-            yield (
-                f"the first leading element of {argument} for all",
-                with_changed_argument(argument, lambda x: first_of(x, 0) if x.ndim > 2 else x),
-            )
-    for argument in {"mask", "visible"} & set(operation.arguments):
-        for first in KEYS:
-            for words, change in OPENED.items():
-                told = f"{words.format(argument=argument)} from key {first} on"
-                yield told, with_changed_argument(argument, partial(change, first=first))
-    if "key_padding_mask" in operation.arguments:
-        yield (
-            "the padding of the first batch entry for all",
-            with_changed_argument("key_padding_mask", partial(first_of, axis=0)),
-        )
-    if {"key", "value"} <= set(operation.arguments):
-        yield from lost_key_mistakes(operation)
+    yield from shown(operation, OF_ARGUMENTS)
+    name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
+    if name is not None and takes(operation, "key", "value") and operation.chapter != "layers":
+        for words, seen in LOST_KEYS.items():
+            yield words, partial(with_hidden_keys, name, seen)
     if "window" in operation.arguments and "N" in operation.sizes:
         yield from decoding(operation)
     yield from memory_mistakes(operation)
     yield from merge_mistakes(operation)
-    if operation.name == "rel_shift":
-        yield "the last row dropped behind the padding where the first must be", with_tail_dropped
-    if "D" in " ".join(operation.axes.values()):
-        for width in (16, 32, 64):
-            yield (
-                f"the product over the first {width} columns alone",
-                with_changed_argument("query", partial(first_columns, width=width)),
-            )
-    if not operation.is_gradient and operation.axes:
-        yield from unwritten(operation)
+    yield from shown(operation, OF_OUTPUTS)
     yield from exchanged_pairs(operation)
-    if operation.is_gradient and operation.is_staged and "D" in operation.sizes:
-        for number, argument in enumerate(("query", "key")):
-            yield (
-                f"a {argument} whose gradient is not scaled",
-                partial(with_unscaled_gradient, number=number),
-            )
-    for one, other in ((0, 1), (1, 2), (2, 3)):
-        yield (
-            f"axes {one} and {other} of the output exchanged",
-            with_changed_output(partial(exchanged, one=one, other=other)),
-        )
-        yield (
-            f"axes {one} and {other} of the output reshaped into each other",
-            with_changed_output(partial(reshaped_instead_of_transposed, one=one, other=other)),
-        )
+    yield from shown(operation, OF_AXES)
+
+
+def shown(operation: Operation, rows: tuple[Row, ...]) -> Iterator[Mistake]:
+    return ((words, answer) for shows, words, answer in rows if shows(operation))
 
 
 def decoding(operation: Operation) -> Iterator[Mistake]:
@@ -142,25 +100,6 @@ def read_positions_first(operation: Operation, inputs: Inputs) -> Any:
     return back if isinstance(found, tuple) else back[0]
 
 
-def left_out(operation: Operation) -> Iterator[Mistake]:
-    """What is added, and was not."""
-    for argument in ("u", "v", "query_pos_bias", "key_pos_bias", "key_pos_embeddings", "position"):
-        if argument in operation.arguments:
-            yield f"{argument} left out", with_changed_argument(argument, np.zeros_like)
-    if "position" in operation.arguments:
-        yield (
-            "the position table in reverse order",
-            with_changed_argument("position", lambda x: x[..., ::-1, :]),
-        )
-        for words, by in (("on", -1), ("back", 1)):
-            yield (
-                f"the position table read one row {words}",
-                with_changed_argument("position", partial(np.roll, shift=by, axis=-2)),
-            )
-    if "w_score" in operation.arguments and not operation.is_gradient:
-        yield "the tanh after the sum over the hidden units", with_tanh_last
-
-
 def with_tanh_last(operation: Operation, inputs: Inputs) -> Any:
     """One hidden unit per pair, which is its score: its tanh is the reference's."""
     x = inputs
@@ -169,25 +108,6 @@ def with_tanh_last(operation: Operation, inputs: Inputs) -> Any:
     one = np.ones((1, 1))
     given = {"query": by_query[..., None], "key": by_key[..., None], "w_query": one, "w_key": one}
     return operation.reference(**inputs | given | {"w_score": np.ones(1)})
-
-
-def unwritten(operation: Operation) -> Iterator[Mistake]:
-    """Rows and columns of the output that stay zero."""
-    yield "the rows of the output in reverse order", with_changed_output(reversed_rows)
-    for size in (16, 32, 64, 128):
-        yield (
-            f"zeros behind the last full tile of {size} queries",
-            with_changed_output(partial(first_rows, size=size)),
-        )
-    if {"sink", "query"} <= set(operation.arguments) and "N" in operation.sizes:
-        for half in (16, 32, 64, 128, 8, 4):
-            for name, place, axis in (("lse", 1, -1), ("output", 0, -2)):
-                yield (
-                    HALVES.format(name=name, size=2 * half),
-                    partial(with_halves_stored, half=half, place=place, axis=axis),
-                )
-    if "E" in operation.sizes and "D" in operation.sizes:
-        yield "an output of zeros beyond the query's width", zeros_beyond_query_width
 
 
 HALVES = (
@@ -210,10 +130,6 @@ def with_halves_stored(
     return tuple(found)
 
 
-def reversed_rows(x: ndarray) -> ndarray:
-    return x[..., ::-1, :].copy() if x.ndim > 1 else x
-
-
 def first_rows(x: ndarray, size: int) -> ndarray:
     N = x.shape[-2] if x.ndim > 1 else 0
     return x * (np.arange(N) < N // size * size)[:, None] if size < N else x
@@ -226,90 +142,41 @@ def zeros_beyond_query_width(operation: Operation, inputs: Inputs) -> Any:
     return found * (np.arange(found.shape[-1]) < inputs["query"].shape[-1])
 
 
-def lost_key_mistakes(operation: Operation) -> Iterator[Mistake]:
-    """Keys that nobody sees, in operations that can hide them."""
-    name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
-    if name is None or operation.chapter == "layers":
-        return
-    yield "the last key left out", with_hidden_keys(name, lambda j, M: j < M - 1)
-    yield (
-        "the last key left out, unless it is the only one",
-        with_hidden_keys(name, lambda j, M: (j < M - 1) | (M == 1)),
-    )
-    yield "the first key left out", with_hidden_keys(name, lambda j, M: j > 0)
-    for block in (4, 8, 16, 32, 64):
-        yield (
-            f"the keys behind the last full block of {block} left out",
-            with_hidden_keys(name, partial(in_full_blocks, block=block)),
-        )
-        yield (
-            f"the keys behind the first {block} left out",
-            with_hidden_keys(name, partial(in_the_first, block=block)),
-        )
-    for block in (8, 16, 32, 64, 128):
-        for place, which in ((block - 1, "last"), (0, "first")):
-            yield (
-                f"the {which} key of each tile of {block} left out",
-                with_hidden_keys(name, partial(but_in_tiles, place=place, block=block)),
-            )
-
-
 def with_changed_argument(
-    argument: str, change: Callable[[ndarray], ndarray]
-) -> Callable[[Operation, Inputs], Any]:
+    argument: str, change: Callable[[ndarray], ndarray], operation: Operation, inputs: Inputs
+) -> Any:
     """Return the reference with one argument changed."""
-
-    def answer(operation: Operation, inputs: Inputs) -> Any:
-        x = inputs.get(argument)
-        return operation.reference(**inputs if x is None else inputs | {argument: change(x)})
-
-    return answer
+    x = inputs.get(argument)
+    return operation.reference(**inputs if x is None else inputs | {argument: change(x)})
 
 
-def with_changed_output(change: Callable[[ndarray], ndarray]) -> Callable[[Operation, Inputs], Any]:
+def with_changed_output(
+    change: Callable[[ndarray], ndarray], operation: Operation, inputs: Inputs
+) -> Any:
     """Return the reference with its first output rearranged."""
-
-    def answer(operation: Operation, inputs: Inputs) -> Any:
-        found = operation.reference(**inputs)
-        return (
-            (change(found[0]), *found[1:])
-            if isinstance(found, tuple)
-            else change(found)
-            if isinstance(found, ndarray)
-            else found
-        )
-
-    return answer
+    found = operation.reference(**inputs)
+    return (
+        (change(found[0]), *found[1:])
+        if isinstance(found, tuple)
+        else change(found)
+        if isinstance(found, ndarray)
+        else found
+    )
 
 
 def with_hidden_keys(
-    name: str, seen: Callable[[ndarray, int], ndarray]
-) -> Callable[[Operation, Inputs], Any]:
-    def answer(operation: Operation, inputs: Inputs) -> Any:
-        M, mask = inputs["key"].shape[-2], inputs.get(name)
-        keys = seen(np.arange(M), M)[None]
-        new = (
-            keys
-            if mask is None
-            else mask & keys
-            if mask.dtype == bool
-            else np.where(keys, mask, -np.inf)
-        )
-        return operation.reference(**inputs | {name: new})
-
-    return answer
-
-
-def in_full_blocks(j: ndarray, M: int, block: int) -> ndarray:
-    return j < M // block * block
-
-
-def in_the_first(j: ndarray, M: int, block: int) -> ndarray:
-    return j < block
-
-
-def but_in_tiles(j: ndarray, M: int, place: int, block: int) -> ndarray:
-    return j % block != place
+    name: str, seen: Callable[[ndarray, int], ndarray], operation: Operation, inputs: Inputs
+) -> Any:
+    M, mask = inputs["key"].shape[-2], inputs.get(name)
+    keys = seen(np.arange(M), M)[None]
+    new = (
+        keys
+        if mask is None
+        else mask & keys
+        if mask.dtype == bool
+        else np.where(keys, mask, -np.inf)
+    )
+    return operation.reference(**inputs | {name: new})
 
 
 def first_columns(x: ndarray, width: int) -> ndarray:
@@ -327,3 +194,118 @@ def exchanged(x: ndarray, one: int, other: int) -> ndarray:
 def reshaped_instead_of_transposed(x: ndarray, one: int, other: int) -> ndarray:
     """Axes exchanged by a reshape, as ``view`` for ``transpose`` does it."""
     return x.swapaxes(one, other).reshape(x.shape) if x.ndim > other else x
+
+
+def taking(*names: str) -> Callable[[Operation], bool]:
+    return lambda op: takes(op, *names)
+
+
+def has_outputs(op: Operation) -> bool:
+    return not op.is_gradient and bool(op.axes)
+
+
+def is_unscaled(op: Operation) -> bool:
+    return op.is_gradient and op.is_staged and "D" in op.sizes
+
+
+OPENED = {
+    "a {argument} ignored": opened,
+    "a boolean {argument} ignored": lambda x, first: opened(x, first) if x.dtype == bool else x,
+}
+OF_ARGUMENTS: tuple[Row, ...] = (
+    (lambda op: op.axes.get("query", "").split() == ["B", "H", "N", "D"],
+     "arrays read as [B N H D] where their shapes allow it", read_positions_first),
+    *(
+        (taking(name), f"{name} left out", partial(with_changed_argument, name, np.zeros_like))
+        for name in ("u", "v", "query_pos_bias", "key_pos_bias", "key_pos_embeddings", "position")
+    ),
+    (taking("position"), "the position table in reverse order",
+     partial(with_changed_argument, "position", lambda x: x[..., ::-1, :])),
+    *(
+        (taking("position"), f"the position table read one row {words}",
+         partial(with_changed_argument, "position", partial(np.roll, shift=by, axis=-2)))
+        for words, by in (("on", -1), ("back", 1))
+    ),
+    (lambda op: takes(op, "w_score") and not op.is_gradient,
+     "the tanh after the sum over the hidden units", with_tanh_last),
+    *(
+        (taking(name), words.format(name), partial(with_changed_argument, name, change))
+        for name in ("mask", "visible", "keep", "attn_mask")
+        for words, change in (
+            ("a {} that is transposed where it can be", transposed),
+            ("the first row of {} for all", partial(first_of, axis=-2)),
+            ("the first leading element of {} for all",
+             lambda x: first_of(x, 0) if x.ndim > 2 else x),
+        )
+    ),
+    *(
+        (taking(name), f"{words.format(argument=name)} from key {first} on",
+         partial(with_changed_argument, name, partial(change, first=first)))
+        for name in ("mask", "visible")
+        for first in KEYS
+        for words, change in OPENED.items()
+    ),
+    (taking("key_padding_mask"), "the padding of the first batch entry for all",
+     partial(with_changed_argument, "key_padding_mask", partial(first_of, axis=0))),
+)  # fmt: skip
+LOST_KEYS: dict[str, Callable[[ndarray, int], ndarray]] = {
+    "the last key left out": lambda j, M: j < M - 1,
+    "the last key left out, unless it is the only one": lambda j, M: (j < M - 1) | (M == 1),
+    "the first key left out": lambda j, M: j > 0,
+    **{
+        words.format(size): partial(seen, size)
+        for size in (4, 8, 16, 32, 64)
+        for words, seen in (
+            ("the keys behind the last full block of {} left out",
+             lambda size, j, M: j < M // size * size),
+            ("the keys behind the first {} left out", lambda size, j, M: j < size),
+        )
+    },
+    **{
+        f"the {which} key of each tile of {size} left out": partial(
+            lambda place, size, j, M: j % size != place, place % size, size)
+        for size in (8, 16, 32, 64, 128)
+        for place, which in ((-1, "last"), (0, "first"))
+    },
+}  # fmt: skip
+"""Which keys are seen, in operations that can hide them."""
+OF_OUTPUTS: tuple[Row, ...] = (
+    (lambda op: op.name == "rel_shift",
+     "the last row dropped behind the padding where the first must be", with_tail_dropped),
+    *(
+        (lambda op: "D" in " ".join(op.axes.values()),
+         f"the product over the first {width} columns alone",
+         partial(with_changed_argument, "query", partial(first_columns, width=width)))
+        for width in (16, 32, 64)
+    ),
+    (has_outputs, "the rows of the output in reverse order",
+     partial(with_changed_output, lambda x: x[..., ::-1, :].copy() if x.ndim > 1 else x)),
+    *(
+        (has_outputs, f"zeros behind the last full tile of {size} queries",
+         partial(with_changed_output, partial(first_rows, size=size)))
+        for size in (16, 32, 64, 128)
+    ),
+    *(
+        (lambda op: has_outputs(op) and takes(op, "sink", "query") and "N" in op.sizes,
+         HALVES.format(name=name, size=2 * half),
+         partial(with_halves_stored, half=half, place=place, axis=axis))
+        for half in (16, 32, 64, 128, 8, 4)
+        for name, place, axis in (("lse", 1, -1), ("output", 0, -2))
+    ),
+    (lambda op: has_outputs(op) and "E" in op.sizes and "D" in op.sizes,
+     "an output of zeros beyond the query's width", zeros_beyond_query_width),
+)  # fmt: skip
+OF_AXES: tuple[Row, ...] = (
+    *(
+        (is_unscaled, f"a {name} whose gradient is not scaled",
+         partial(with_unscaled_gradient, number=number))
+        for number, name in enumerate(("query", "key"))
+    ),
+    *(
+        (lambda op: True, f"axes {one} and {other} of the output {words}",
+         partial(with_changed_output, partial(change, one=one, other=other)))
+        for one, other in ((0, 1), (1, 2), (2, 3))
+        for words, change in (("exchanged", exchanged),
+                              ("reshaped into each other", reshaped_instead_of_transposed))
+    ),
+)  # fmt: skip

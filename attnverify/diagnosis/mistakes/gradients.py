@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis.mistakes.misread import takes
 from attnverify.diagnosis.mistakes.strides import READINGS, arranged_inputs, widened
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.observation import Observation
@@ -24,48 +25,8 @@ PLACES = {"first": 0, "last": -1}
 
 def gradient_mistakes(operation: Operation) -> Iterator[tuple[str, Answer]]:
     """Words and function of each mistake that the gradient can show."""
-    names = operation.arguments
-    if not operation.is_gradient:
-        return
-    if {"query", "mask", "value"} <= set(names) and "B" in operation.axes["query"].split():
-        for which, place in PLACES.items():
-            yield (
-                f"a gradient by a shared mask that is overwritten, not summed: that of the {which} "
-                "head and batch entry alone",
-                partial(with_one_part_of_mask, place=place),
-            )
-    if "parameters" in names and "B" in operation.axes.get("d_output", "").split():
-        for which, place in PLACES.items():
-            yield (
-                f"gradients by biases of the {which} batch entry alone, not summed over the batch",
-                partial(with_one_entry_of_biases, place=place),
-            )
-    if "norm.weight" in operation.traits.parameters:
-        yield "gradients by the norms' weights and biases exchanged", exchanged
-    if "D" in operation.sizes and "E" in operation.sizes:
-        yield "the key's width D for the value's: columns beyond D left out", within_key_width
-        if operation.is_staged:
-            yield (
-                "the key's width D for the value's: columns beyond D left out, but of delta",
-                within_key_width_but_delta,
-            )
-    if operation.forward.name == "learned_relative_attention":
-        for which, place in PLACES.items():
-            yield (
-                "gradients by the tables that are overwritten, not summed: those of the "
-                f"{which} pair alone that reads a row",
-                partial(with_one_reader, place=place),
-            )
-    if {"query", "key", "value"} <= set(names) and "N" in operation.sizes:
-        for size in (8, 16, 32, 64, 128, 4):
-            yield ROW_AGAIN.format(size=size), partial(with_last_row_again, size)
-            if "H" in operation.sizes and not operation.is_packed:
-                yield SPILT.format(size=size), partial(with_spilt_tiles, size)
-    if operation.name == "update_mems_grad":
-        yield "a memory that is not detached: gradients flow into it", through_memory
-    if operation.name == "softmax_grad":
-        yield "the softmax's gradient by its diagonal alone, p (1 - p)", by_diagonal
-        yield "the gradient of the softmax's logarithm, d - p sum(d)", of_logarithm
+    if operation.is_gradient:
+        yield from ((words, answer) for shows, words, answer in ROWS if shows(operation))
 
 
 def of_one_entry(x: ndarray, axis: int, place: int) -> ndarray:
@@ -216,27 +177,77 @@ def of_logarithm(operation: Operation, inputs: Inputs) -> Any:
     return (own, *found[1:]) if isinstance(found, tuple) else own
 
 
+def has_both_widths(op: Operation) -> bool:
+    return "D" in op.sizes and "E" in op.sizes
+
+
+def has_rows(op: Operation) -> bool:
+    return takes(op, "query", "key", "value") and "N" in op.sizes
+
+
+DIAGONAL = "the softmax's gradient by its diagonal alone, p (1 - p)"
+ROWS: tuple[tuple[Callable[[Operation], bool], str, Answer], ...] = (
+    *(
+        (lambda op: takes(op, "query", "mask", "value") and "B" in op.axes["query"].split(),
+         "a gradient by a shared mask that is overwritten, not summed: that of the "
+         f"{which} head and batch entry alone", partial(with_one_part_of_mask, place=place))
+        for which, place in PLACES.items()
+    ),
+    *(
+        (lambda op: takes(op, "parameters") and "B" in op.axes.get("d_output", "").split(),
+         f"gradients by biases of the {which} batch entry alone, not summed over the batch",
+         partial(with_one_entry_of_biases, place=place))
+        for which, place in PLACES.items()
+    ),
+    (lambda op: "norm.weight" in op.traits.parameters,
+     "gradients by the norms' weights and biases exchanged", exchanged),
+    (has_both_widths, "the key's width D for the value's: columns beyond D left out",
+     within_key_width),
+    (lambda op: has_both_widths(op) and op.is_staged,
+     "the key's width D for the value's: columns beyond D left out, but of delta",
+     within_key_width_but_delta),
+    *(
+        (lambda op: op.forward.name == "learned_relative_attention",
+         f"gradients by the tables that are overwritten, not summed: those of the {which} pair "
+         "alone that reads a row", partial(with_one_reader, place=place))
+        for which, place in PLACES.items()
+    ),
+    *(
+        row
+        for size in (8, 16, 32, 64, 128, 4)
+        for row in (
+            (has_rows, ROW_AGAIN.format(size=size), partial(with_last_row_again, size)),
+            (lambda op: has_rows(op) and "H" in op.sizes and not op.is_packed,
+             SPILT.format(size=size), partial(with_spilt_tiles, size)),
+        )
+    ),
+    (lambda op: op.name == "update_mems_grad",
+     "a memory that is not detached: gradients flow into it", through_memory),
+    (lambda op: op.name == "softmax_grad", DIAGONAL, by_diagonal),
+    (lambda op: op.name == "softmax_grad",
+     "the gradient of the softmax's logarithm, d - p sum(d)", of_logarithm),
+)  # fmt: skip
+"""What can show it, its words, what it answers."""
+
+
 # of stages, and of what lies in memory
 
 
-def dropped_for_weights(drop_back: bool) -> Callable[[StagedAttention], StagedAttention]:
+def dropped_for_weights(drop_back: bool, s: StagedAttention) -> StagedAttention:
     """Return the softmax's gradient by the weights behind the dropout."""
 
-    def change(s: StagedAttention) -> StagedAttention:
-        def mean_of_kept(weights: ndarray, d_weights: ndarray) -> ndarray:
-            return row_mean(dropped(s, weights), d_weights)
+    def score_grad(
+        weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray
+    ) -> ndarray:
+        return np.where(visible, dropped(s, weights) * (d_weights - mean), 0)
 
-        def score_grad(
-            weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray
-        ) -> ndarray:
-            return np.where(visible, dropped(s, weights) * (d_weights - mean), 0)
-
-        stages: dict[str, Any] = {"row_mean": mean_of_kept, "score_grad": score_grad}
-        return replace(
-            s, backward=stages if drop_back else stages | {"drop_back": lambda d, keep, p: d}
-        )
-
-    return change
+    stages: dict[str, Any] = {
+        "row_mean": lambda weights, d_weights: row_mean(dropped(s, weights), d_weights),
+        "score_grad": score_grad,
+    }
+    return replace(
+        s, backward=stages if drop_back else stages | {"drop_back": lambda d, keep, p: d}
+    )
 
 
 def delta_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
@@ -255,7 +266,13 @@ def with_delta(operation: Operation, read: Callable[[ndarray], ndarray], seen: O
 def evaluate_with_delta(s: StagedAttention, inputs: Inputs, d_output: ndarray) -> Any:
     """Return the gradients with the delta of another upstream gradient or value."""
 
-    def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
-        return row_mean(weights, dropped(s, d_output @ inputs["value"].mT))
-
-    return evaluate(replace(s, backward={"row_mean": mean}))
+    return evaluate(
+        replace(
+            s,
+            backward={
+                "row_mean": lambda weights, d_weights: row_mean(
+                    weights, dropped(s, d_output @ inputs["value"].mT)
+                )
+            },
+        )
+    )

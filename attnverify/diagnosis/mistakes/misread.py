@@ -82,6 +82,10 @@ def misread_arguments(operation: Operation) -> Iterator[Mistake]:
                     yield told, partial(read_at, arguments, "M", partial(of_tile, size))
 
 
+def takes(op: Operation, *names: str) -> bool:
+    return set(names) <= set(op.arguments)
+
+
 def with_another(one: str, other: str, operation: Operation, inputs: Inputs) -> Any:
     return operation.reference(**inputs | {other: inputs[one]})
 

@@ -89,7 +89,9 @@ def find_narrow_operands(
         rounded = narrow.rounding(probe.small)
         if probe.shows(rounded) and budget.affords():
             again = probe.answer(rounded)
-            if again is not None and are_same_bits(before, again):
+            if again is not None and all(
+                np.array_equal(x, y, equal_nan=True) for x, y in zip(before, again, strict=True)
+            ):
                 return describe_operands(narrow, name)
     return None
 
@@ -142,10 +144,6 @@ class Probe:
             return observe_answer(self.implementation, self.seen, {self.name: x})
         except (Disagreement, Unsupported):
             return None
-
-
-def are_same_bits(one: Sequence[ndarray], other: Sequence[ndarray]) -> bool:
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(one, other, strict=True))
 
 
 def with_operands(implementation: Implementation, dtype: str, narrow: OperandFormat) -> Precision:

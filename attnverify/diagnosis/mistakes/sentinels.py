@@ -49,9 +49,6 @@ class Sentinel:
             low = stored(self.lowered(s, score, number), self.softmax or s.dtype)
             return np.where(sees, score, low)
 
-        def weigh(score: ndarray, visible: ndarray) -> ndarray:
-            return np.where(zeroed, 0.0, attention.weigh(score, visible))
-
         def score_grad(
             weights: ndarray, visible: ndarray, d_weights: ndarray, mean: ndarray
         ) -> ndarray:
@@ -64,7 +61,7 @@ class Sentinel:
             visible=None,
             bias=None if s.bias is None else np.where(sees, s.bias, 0.0),
             rescore=rescore,
-            weigh=weigh,
+            weigh=lambda score, visible: np.where(zeroed, 0.0, attention.weigh(score, visible)),
             empty=np.where(zeroed, 0.0, np.nan),
             backward=(s.backward or {}) | {"score_grad": score_grad},
         )
@@ -97,11 +94,6 @@ def no_lower_than(number: float, dtype: str) -> float:
 def emptied_by_mask(s: StagedAttention) -> Any:
     """The rows from which the mask alone hides every key."""
     return False if s.visible is None else ~s.visible.any(axis=-1, keepdims=True)
-
-
-def emptied_where_masked(s: StagedAttention) -> Any:
-    """The rows that see no key, where a mask is given."""
-    return False if s.visible is None else ~s.sees.any(axis=-1, keepdims=True)
 
 
 def minus_infinity_added(s: StagedAttention) -> StagedAttention:
@@ -142,7 +134,10 @@ SENTINELS: dict[str, Change] = {
         for number in NUMBERS
     },
     HALF: Sentinel(
-        lambda dtype: lowest(dtype) / 2, "for the bias", "float64", zeroed=emptied_where_masked
+        lambda dtype: lowest(dtype) / 2,
+        "for the bias",
+        "float64",
+        zeroed=lambda s: False if s.visible is None else ~s.sees.any(axis=-1, keepdims=True),
     ),
 }
 

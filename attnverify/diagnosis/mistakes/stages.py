@@ -67,20 +67,12 @@ def from_the_offset(s: StagedAttention) -> StagedAttention:
     return replace(s, visible=read if s.visible is None else s.visible & read)
 
 
-def with_factor_of_mask(s: StagedAttention) -> StagedAttention:
-    return s if s.bias is None else replace(s, bias=None, rescore=lambda score: score * s.bias)
-
-
-def with_sentinel(number: float) -> Change:
+def with_sentinel(number: float, s: StagedAttention) -> StagedAttention:
     """Return the number added to hidden scores, and stored."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        if s.visible is None:
-            return s
-        shift = np.where(s.visible, 0.0, number)
-        return replace(s, visible=None, rescore=lambda score: round_to(score + shift, s.dtype))
-
-    return change
+    if s.visible is None:
+        return s
+    shift = np.where(s.visible, 0.0, number)
+    return replace(s, visible=None, rescore=lambda score: round_to(score + shift, s.dtype))
 
 
 def masked_after_softmax(s: StagedAttention) -> StagedAttention:
@@ -96,26 +88,22 @@ def masked_after_softmax(s: StagedAttention) -> StagedAttention:
     return replace(s, weigh=weigh)
 
 
-def inverted_and_guarded(shown: Change) -> Change:
+def inverted_and_guarded(shown: Change, s: StagedAttention) -> StagedAttention:
     """
     Return a boolean mask taken the other way round, and rows that it hides wholly as it was given
     set to 0 all the same; ``shown`` says what the others are that then see no key.
     """
-
-    def change(s: StagedAttention) -> StagedAttention:
-        mask = boolean_mask(s)
-        if mask is None:
-            return s
-        guarded = np.broadcast_to(~mask.any(axis=-1, keepdims=True), (*s.shape[:-1], 1))
-        made = shown(replace(s, visible=~mask))
-        own = attention.weigh if made.weigh is None else made.weigh
-        return replace(
-            made,
-            weigh=lambda score, visible: np.where(guarded, 0.0, own(score, visible)),
-            empty=np.where(guarded, 0.0, made.empty),
-        )
-
-    return change
+    mask = boolean_mask(s)
+    if mask is None:
+        return s
+    guarded = np.broadcast_to(~mask.any(axis=-1, keepdims=True), (*s.shape[:-1], 1))
+    made = shown(replace(s, visible=~mask))
+    own = attention.weigh if made.weigh is None else made.weigh
+    return replace(
+        made,
+        weigh=lambda score, visible: np.where(guarded, 0.0, own(score, visible)),
+        empty=np.where(guarded, 0.0, made.empty),
+    )
 
 
 def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarray:
@@ -129,11 +117,6 @@ def over_axes(axes: tuple[int, ...], score: ndarray, visible: ndarray) -> ndarra
     return np.moveaxis(attention.weigh(*flat).reshape(shape), last, axes)
 
 
-def over_itself(score: ndarray, visible: ndarray) -> ndarray:
-    """A softmax of each number alone, as where the axis has length 1."""
-    return attention.weigh(*(x[..., None] for x in np.broadcast_arrays(score, visible)))[..., 0]
-
-
 def over_root_of_squares(score: ndarray, visible: ndarray) -> ndarray:
     weights = attention.weigh(score, visible)
     return weights / np.maximum(np.sqrt((weights**2).sum(axis=-1, keepdims=True)), 1e-300)
@@ -142,14 +125,6 @@ def over_root_of_squares(score: ndarray, visible: ndarray) -> ndarray:
 def over_maximum(score: ndarray, visible: ndarray) -> ndarray:
     weights = attention.weigh(score, visible)
     return weights / np.maximum(weights.max(axis=-1, keepdims=True), 1e-300)
-
-
-def sigmoids(score: ndarray, visible: ndarray) -> ndarray:
-    return np.where(visible, 1 / (1 + np.exp(-score)), 0.0)
-
-
-def softmax_twice(score: ndarray, visible: ndarray) -> ndarray:
-    return attention.weigh(attention.weigh(score, visible), visible)
 
 
 def along_columns(of_top: bool, of_sum: bool, score: ndarray, visible: ndarray) -> ndarray:
@@ -182,11 +157,17 @@ OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
             ("queries and keys together", (-2, -1)),
         )
     },
-    "a softmax over an axis of length 1, so that every weight is 1": over_itself,
+    "a softmax over an axis of length 1, so that every weight is 1": lambda score, visible: (
+        attention.weigh(*(x[..., None] for x in np.broadcast_arrays(score, visible)))[..., 0]
+    ),
     "exponentials that are not divided by their sum, the largest of a row 1": over_maximum,
     "weights divided by the root of the sum of their squares": over_root_of_squares,
-    "sigmoids of the scores in place of a softmax": sigmoids,
-    "a softmax of the weights once more": softmax_twice,
+    "sigmoids of the scores in place of a softmax": lambda score, visible: np.where(
+        visible, 1 / (1 + np.exp(-score)), 0.0
+    ),
+    "a softmax of the weights once more": lambda score, visible: attention.weigh(
+        attention.weigh(score, visible), visible
+    ),
     **{
         f"{what} of each row broadcast along the rows: column j has that of row j of its tile": (
             partial(along_columns, *which)
@@ -198,10 +179,6 @@ OTHER_SOFTMAXES: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
         )
     },
 }
-
-
-def zeros_taken_for_hidden(s: StagedAttention) -> StagedAttention:
-    return replace(s, weigh=lambda score, seen: attention.weigh(score, seen & (score != 0)))
 
 
 def dropped_scores(s: StagedAttention) -> StagedAttention:
@@ -273,10 +250,10 @@ def maximum_of_all(seen: ndarray) -> ndarray:
 
 
 def maximum_scaled_again(empty: float, s: StagedAttention) -> StagedAttention:
-    def scaled(seen: ndarray) -> ndarray:
-        return seen.max(axis=-1, keepdims=True) * s.scale
 
-    return without_maximum(empty, subtracted=scaled)(s)
+    return without_maximum(
+        empty, subtracted=lambda seen: seen.max(axis=-1, keepdims=True) * s.scale
+    )(s)
 
 
 def normaliser_without(key: int, empty: float) -> Change:
@@ -291,16 +268,12 @@ def normaliser_without(key: int, empty: float) -> Change:
     return lambda s: replace(s, weigh=weigh)
 
 
-def averaged_or_nan(number: float) -> Change:
+def averaged_or_nan(number: float, s: StagedAttention) -> StagedAttention:
     """Return a number for what a boolean mask hides, and NaN where other rows are all -inf."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        s, seen = replace(s, empty=np.nan), s.visible
-        if boolean_mask(s) is None:
-            return s
-        return replace(s, visible=None, rescore=lambda score: np.where(seen, score, number))
-
-    return change
+    s, seen = replace(s, empty=np.nan), s.visible
+    if boolean_mask(s) is None:
+        return s
+    return replace(s, visible=None, rescore=lambda score: np.where(seen, score, number))
 
 
 def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
@@ -310,10 +283,6 @@ def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
             if applies(operation):
                 told = describe_rounding(words, field, dtype)
                 yield told, partial(change, lambda x, dtype=dtype: round_to(x, dtype))
-
-
-def with_rounded_weights(rounding: Rounding, s: StagedAttention) -> StagedAttention:
-    return replace(s, weigh=lambda score, visible: rounding(attention.weigh(score, visible)))
 
 
 def with_rounded_sums(rounding: Rounding, s: StagedAttention) -> StagedAttention:
@@ -332,14 +301,6 @@ def with_rounded_exponentials(rounding: Rounding, s: StagedAttention) -> StagedA
         return rounding(e) / np.where(total == 0, 1, total)
 
     return replace(s, weigh=weigh)
-
-
-def with_rounded_bias(rounding: Rounding, s: StagedAttention) -> StagedAttention:
-    return s if s.bias is None else replace(s, bias=rounding(s.bias))
-
-
-def with_rounded_scale(rounding: Rounding, s: StagedAttention) -> StagedAttention:
-    return replace(s, scale=float(rounding(np.array(s.scale))))
 
 
 def scale_of(size: Callable[[StagedAttention], int]) -> Change:
@@ -365,60 +326,50 @@ def kept_in_storage(**stages: Any) -> Change:
         def drop_back(d: ndarray, keep: Any, p: float) -> ndarray:
             return stored(dropped(s, stored(d, s.dtype)), s.dtype)
 
-        return replace(s, backward={"drop_back": drop_back, "row_mean": mean_of_all, **stages})
+        return replace(
+            s,
+            backward={
+                "drop_back": drop_back,
+                "row_mean": lambda weights, d_weights: (weights * d_weights).sum(
+                    axis=-1, keepdims=True
+                ),
+                **stages,
+            },
+        )
 
     return change
 
 
-def mean_of_all(weights: ndarray, d_weights: ndarray) -> ndarray:
-    return (weights * d_weights).sum(axis=-1, keepdims=True)
-
-
-def draw_forgotten(s: StagedAttention) -> StagedAttention:
-    return replace(s, backward={"drop_back": lambda d, keep, p: d})
-
-
-def drawn_back(factor: Callable[[float], float]) -> Change:
+def drawn_back(factor: Callable[[float], float], s: StagedAttention) -> StagedAttention:
     """Return the gradient of the weights with another factor on those that dropout kept."""
-
-    def change(s: StagedAttention) -> StagedAttention:
-        if s.inputs.get("keep") is None:
-            return s
-        drawn = replace(s, kept=factor(s.inputs["p"]))
-        return replace(s, backward={"drop_back": lambda d, keep, p: dropped(drawn, d)})
-
-    return change
+    if s.inputs.get("keep") is None:
+        return s
+    drawn = replace(s, kept=factor(s.inputs["p"]))
+    return replace(s, backward={"drop_back": lambda d, keep, p: dropped(drawn, d)})
 
 
-def recomputed(change: Change, own_mean: bool) -> Change:
+def recomputed(change: Change, own_mean: bool, s: StagedAttention) -> StagedAttention:
     """
     Return a backward that computes the scores anew with a change and takes the sums of the forward
     for them: weights that need not sum to 1, with delta of these weights or of the output.
     """
+    score, visible = scores(s)
+    seen = np.where(visible, score, -np.inf)
+    top = seen.max(axis=-1, keepdims=True)
+    top = np.where(np.isneginf(top), 0.0, top)
+    total = np.exp(seen - top).sum(axis=-1, keepdims=True)
+    law = np.exp(seen - top) / np.where(total == 0, 1, total)
 
-    def changed(s: StagedAttention) -> StagedAttention:
-        score, visible = scores(s)
-        seen = np.where(visible, score, -np.inf)
-        top = seen.max(axis=-1, keepdims=True)
-        top = np.where(np.isneginf(top), 0.0, top)
-        total = np.exp(seen - top).sum(axis=-1, keepdims=True)
-        law = np.exp(seen - top) / np.where(total == 0, 1, total)
+    def weigh(score: ndarray, visible: ndarray) -> ndarray:
+        again = np.where(visible, score, -np.inf)
+        return np.exp(again - top) / np.where(total == 0, 1, total)
 
-        def weigh(score: ndarray, visible: ndarray) -> ndarray:
-            again = np.where(visible, score, -np.inf)
-            return np.exp(again - top) / np.where(total == 0, 1, total)
-
-        def mean(weights: ndarray, d_weights: ndarray) -> ndarray:
-            return gradients.row_mean(law, d_weights)
-
-        stages = {} if own_mean else {"row_mean": mean}
-        return replace(change(s), weigh=weigh, backward=stages)
-
-    return changed
-
-
-def in_both_directions(s: StagedAttention) -> StagedAttention:
-    return replace(s, causal=None, visible=None, distance=-np.abs(s.distance))
+    stages = (
+        {}
+        if own_mean
+        else {"row_mean": lambda weights, d_weights: gradients.row_mean(law, d_weights)}
+    )
+    return replace(change(s), weigh=weigh, backward=stages)
 
 
 def recomputing(operation: Operation) -> Iterator[tuple[str, Change]]:
@@ -426,14 +377,19 @@ def recomputing(operation: Operation) -> Iterator[tuple[str, Change]]:
     rows = [(c.words, c.change) for c in conventions(operation.name) if c.change is not None]
     rows.append(("no causal mask and no other", lambda s: replace(s, causal=None, visible=None)))
     if operation.traits.slopes:
-        rows.append(("no causal mask, distances |i - j|", in_both_directions))
+        rows.append(
+            (
+                "no causal mask, distances |i - j|",
+                lambda s: replace(s, causal=None, visible=None, distance=-np.abs(s.distance)),
+            )
+        )
     rows.append(("2^x for e^x", lambda s: replace(s, exponent=np.log(2.0))))
     rows.append(("scores scaled twice", lambda s: replace(s, scale=s.scale**2)))
     for words, change in rows:
         for own_mean in (False, True):
             delta = ", delta of these weights too" if own_mean else ""
             told = f"a backward that recomputes the weights with {words}{delta}"
-            yield told, recomputed(change, own_mean)
+            yield told, partial(recomputed, change, own_mean)
 
 
 def mean_over_queries(weights: ndarray, d_weights: ndarray) -> ndarray:
@@ -465,10 +421,7 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
 
 
 def value_gradient_rounded(dtype: str) -> Change:
-    def change(s: StagedAttention) -> StagedAttention:
-        return replace(s, backward={"drop": lambda w, keep, p: dropped(s, round_to(w, dtype))})
-
-    return change
+    return lambda s: replace(s, backward={"drop": lambda w, _, p: dropped(s, round_to(w, dtype))})
 
 
 def overflowing_beside(operation: Operation) -> Iterator[tuple[tuple[str, Change], ...]]:
@@ -539,7 +492,14 @@ MAXIMA: tuple[tuple[str, str, Callable[[ndarray], Any]], ...] = (
 
 ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], ...] = (
     (ANY, "scores", "score", lambda rounding, s: replace(s, rescore=rounding)),
-    (ANY, "weights", "prob", with_rounded_weights),
+    (
+        ANY,
+        "weights",
+        "prob",
+        lambda rounding, s: replace(
+            s, weigh=lambda score, visible: rounding(attention.weigh(score, visible))
+        ),
+    ),
     (
         DROPPED,
         "weights behind the dropout",
@@ -548,8 +508,18 @@ ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], 
     ),
     (ANY, "exponentials", "prob", with_rounded_exponentials),
     (ANY, "sums of the softmax", "softmax", with_rounded_sums),
-    (FLOATS, "float masks", "", with_rounded_bias),
-    (WIDE, "a scale", "scale_const", with_rounded_scale),
+    (
+        FLOATS,
+        "float masks",
+        "",
+        lambda rounding, s: s if s.bias is None else replace(s, bias=rounding(s.bias)),
+    ),
+    (
+        WIDE,
+        "a scale",
+        "scale_const",
+        lambda rounding, s: replace(s, scale=float(rounding(np.array(s.scale)))),
+    ),
 )
 """What is rounded, and the field of PRECISION that says so: inputs such as masks have none."""
 
@@ -560,17 +530,17 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      with_scores_multiplied),
     *(
         (MASKED, f"hidden keys at {number:g}, which is a number and not minus infinity",
-         with_sentinel(number))
+         partial(with_sentinel, number))
         for number in (-1e4, -1e9)
     ),
     *(
         (FLOATS, f"keys that a boolean mask hides at {number:g}, which is a number, and NaN in "
-         "rows that a float mask empties", averaged_or_nan(number))
+         "rows that a float mask empties", partial(averaged_or_nan, number))
         for number in (-1e4, -1e9)
     ),
     *(
         (MASKED, "a mask of which True means hidden beside rows without keys found by the mask as "
-         "it was given", inverted_and_guarded(shown))
+         "it was given", partial(inverted_and_guarded, shown))
         for shown in (Sentinel(partial(no_lower_than, -1e30)), lambda s: s,
                       partial(replace, empty=np.nan))
     ),
@@ -583,12 +553,14 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (MASKED, "boolean masks applied after the softmax, so that rows do not sum to 1",
      masked_after_softmax),
     (FLOATS, "a float mask multiplied with the scores in place of added",
-     float_mask(with_factor_of_mask)),
+     partial(float_mask, lambda s: s if s.bias is None else replace(s, bias=None,
+      rescore=lambda score: score * s.bias))),
     (FLOATS, "NaN in rows that a float mask empties",
-     float_mask(lambda s: replace(s, empty=np.nan))),
+     partial(float_mask, lambda s: replace(s, empty=np.nan))),
     (ANY, "scores below 0 taken for 0",
      lambda s: replace(s, rescore=lambda score: np.maximum(score, 0.0))),
-    (ANY, "scores of 0 taken for hidden", zeros_taken_for_hidden),
+    (ANY, "scores of 0 taken for hidden", lambda s: replace(s, weigh=lambda score,
+     seen: attention.weigh(score, seen & (score != 0)))),
     *((ANY, words, partial(replace, weigh=weigh)) for words, weigh in OTHER_SOFTMAXES.items()),
     *(
         row
@@ -617,9 +589,9 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         for empty in (0.0, 1.0)
     ),
     (lambda op: OPEN(op) and MASKED(op), "a top-left causal mask in place of the one given",
-     behind_causal(lambda N, M: 0)),
+     partial(behind_causal, lambda N, M: 0)),
     (lambda op: OPEN(op) and MASKED(op), "an end-aligned causal mask in place of the one given",
-     behind_causal(lambda N, M: M - N)),
+     partial(behind_causal, lambda N, M: M - N)),
     (lambda op: OPEN(op) and MASKED(op), "a causal mask that hides the query's own key",
      causal_by_one(-1)),
     (lambda op: OPEN(op) and MASKED(op), "a causal mask that shows one key beyond",
@@ -645,7 +617,8 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
      with_backward(row_mean=mean_over_queries)),
     (lambda op: "D" in op.sizes, "gradients by query and key that are not scaled",
      lambda s: replace(s, d_scale=1.0)),
-    (DROPPED, "a gradient of the weights that forgets dropout", draw_forgotten),
+    (DROPPED, "a gradient of the weights that forgets dropout", lambda s: replace(s,
+     backward={"drop_back": lambda d, keep, p: d})),
     *(
         (VALUED, describe_rounding("a gradient by value of weights", "prob", dtype),
          value_gradient_rounded(dtype))
@@ -654,7 +627,8 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (DROPPED, "a gradient by value that forgets dropout",
      with_backward(drop=lambda weights, keep, p: weights)),
     *(
-        (DROPPED, f"a gradient of the weights whose dropout is {words}", drawn_back(factor))
+        (DROPPED, f"a gradient of the weights whose dropout is {words}", partial(drawn_back,
+         factor))
         for words, factor in (
             ("not scaled by 1/(1-p)", lambda p: 1.0),
             ("scaled by p in place of 1/(1-p)", lambda p: p),
@@ -665,7 +639,7 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     ),
     *(
         (DROPPED, "the weights behind the dropout taken for the softmax's in its gradient",
-         dropped_for_weights(back))
+         partial(dropped_for_weights, back))
         for back in (True, False)
     ),
     (ANY, "weights detached from the gradient: a constant, so that nothing reaches the scores",
@@ -675,7 +649,7 @@ GRADIENT_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (MASKED, "a gradient by value that ignores the mask", value_gradient_unmasked),
     (lambda op: op.forward.mask == "mask",
      "NaN in rows that a float mask empties, which reaches hidden keys too",
-     float_mask(lambda s: replace(s, empty=np.nan, backward={"score_grad": everywhere}))),
+     partial(float_mask, lambda s: replace(s, empty=np.nan, backward={"score_grad": everywhere}))),
     (ANY, OVERFLOWING_GRADIENT, kept_in_storage()),
     (ANY, f"{OVERFLOWING_GRADIENT}, which reaches hidden keys too",
      kept_in_storage(score_grad=everywhere)),

@@ -4,6 +4,7 @@ their first element on as if they were contiguous.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,10 @@ def stride_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Obser
     names = [name for name in known if name in operation.arguments]
     for words, read in READINGS.items():
         for name in names:
-            yield f"{name} read {words}", with_reading(operation, (name,), read)
+            yield f"{name} read {words}", partial(with_reading, operation, (name,), read)
         if len(names) > 1:
             told = f"{', '.join(names[:-1])} and {names[-1]}"
-            yield f"{told} read {words}", with_reading(operation, tuple(names), read)
-
-
-def in_memory_order(x: ndarray) -> ndarray:
-    return x.ravel(order="K").reshape(x.shape)
+            yield f"{told} read {words}", partial(with_reading, operation, tuple(names), read)
 
 
 def from_first_element(x: ndarray) -> ndarray:
@@ -49,29 +46,25 @@ def from_first_element(x: ndarray) -> ndarray:
     return base.reshape(-1)[start : start + x.size].reshape(x.shape)
 
 
-def without_gaps(x: ndarray) -> ndarray:
-    """The same where the memory has gaps: what is dense, ``empty_like`` answers in its order."""
-    return x if np.may_share_memory(x.ravel(order="K"), x) else from_first_element(x)
-
-
 READINGS: dict[str, Callable[[ndarray], ndarray]] = {
-    "in the order of memory, its strides forgotten": in_memory_order,
+    "in the order of memory, its strides forgotten": lambda x: x.ravel(order="K").reshape(x.shape),
     "as if it were contiguous, its strides forgotten": from_first_element,
-    "as if it were contiguous, gaps in its memory forgotten": without_gaps,
+    "as if it were contiguous, gaps in its memory forgotten": lambda x: (
+        x if np.may_share_memory(x.ravel(order="K"), x) else from_first_element(x)
+    ),
 }
 
 
 def with_reading(
-    operation: Operation, names: tuple[str, ...], read: Callable[[ndarray], ndarray]
-) -> Callable[[Observation], Any]:
+    operation: Operation,
+    names: tuple[str, ...],
+    read: Callable[[ndarray], ndarray],
+    seen: Observation,
+) -> Any:
     """Return the reference with some arguments as they are read where they lie."""
-
-    def answer(seen: Observation) -> Any:
-        given = arranged_inputs(seen)
-        changed = {name: widened(read(given[name])) for name in names}
-        return operation.reference(**seen.inputs | changed)
-
-    return answer
+    given = arranged_inputs(seen)
+    changed = {name: widened(read(given[name])) for name in names}
+    return operation.reference(**seen.inputs | changed)
 
 
 def arranged_inputs(seen: Observation) -> dict[str, Any]:

@@ -37,7 +37,10 @@ def next_question(
     known, last = {*failing, *passing}, list[Case]()
     of_sizes = [text for text in when if is_of_sizes(text)]
     spoken = {letter for text in when for letter in parse_condition(text).subjects}
-    plain = min(failing, key=lambda case: (count_parts(case), shrink_key(case.recipe)))
+    plain = min(
+        failing,
+        key=lambda case: (sum(1 for _ in one_part_less(case.recipe)), shrink_key(case.recipe)),
+    )
     for text in of_sizes:
         asked = [
             case_of(resized(plain.recipe, sizes), plain.dtype)
@@ -101,11 +104,6 @@ def sizes_of(text: str, case: Case) -> tuple[int, ...]:
     """The sizes that a condition speaks of; an axis that a recipe does not name is 1 long."""
     letters = sorted(parse_condition(text).subjects)
     return tuple(case.recipe.sizes.get(letter, 1) for letter in letters)
-
-
-def count_parts(case: Case) -> int:
-    """How much there is beside numbers: a mask, a draw, a layout."""
-    return sum(1 for _ in one_part_less(case.recipe))
 
 
 def questions(text: str, failing: Sequence[Case], recipe: Recipe) -> Iterator[dict[str, int]]:

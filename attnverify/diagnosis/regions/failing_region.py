@@ -248,7 +248,7 @@ def generalise(cases: LabelledCases, draws: Draws, budget: CallBudget) -> Region
 def ask_what_divides(cases: LabelledCases, draws: Draws, budget: CallBudget) -> None:
     """Judge the cases on which the rivals for the region are most divided, while they are."""
     recipes = changed_recipes(cases.failing, draws.others(cases.implementation.operation.name, 1))
-    left = {case_of(recipe, cases.dtype) for recipe in recipes if is_small(recipe)}
+    left = {case_of(recipe, cases.dtype) for recipe in recipes if shrink_key(recipe)[0] <= LARGE}
     left -= {*cases.failing, *cases.passing}
     while all(budget.left):
         rivals = find_rivals(cases.failing, cases.passing)
@@ -355,7 +355,3 @@ def changed_recipes(failing: list[Case], others: Sequence[Recipe]) -> Iterator[R
                 yield from (resized(case.recipe, {letter: new}) for letter in alike)
                 yield resized(case.recipe, dict.fromkeys(alike, new))
     yield from others
-
-
-def is_small(recipe: Recipe) -> bool:
-    return shrink_key(recipe)[0] <= LARGE

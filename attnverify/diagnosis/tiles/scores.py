@@ -243,10 +243,6 @@ def with_last_tile_overlapping(score: ndarray, size: int) -> ndarray:
     return softmax(score + np.where(twice, np.log(2.0), 0.0))
 
 
-def each_tile_alone(score: ndarray, size: int) -> ndarray:
-    return np.concatenate([softmax(tile) for tile in split(score, size)], axis=-1)
-
-
 def without_partly_hidden(score: ndarray, size: int) -> ndarray:
     """A whole tile is skipped where one of its keys is hidden."""
     whole = [
@@ -317,7 +313,9 @@ TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     "a last tile that begins {size} keys before the end, so that keys count twice": (
         with_last_tile_overlapping
     ),
-    "a softmax of its own in each tile of {size} keys": each_tile_alone,
+    "a softmax of its own in each tile of {size} keys": lambda score, size: np.concatenate(
+        [softmax(tile) for tile in split(score, size)], axis=-1
+    ),
     "tiles of {size} keys skipped where one of their keys is hidden": without_partly_hidden,
     "an online softmax without a guard where the first tile of {size} keys is hidden": unguarded,
 }

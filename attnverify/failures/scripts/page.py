@@ -19,7 +19,7 @@ from attnverify.backends.array_libraries import array_library
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.dtypes import largest
-from attnverify.failures.literals import write_array
+from attnverify.failures.plain_data import write_array
 from attnverify.inputs.recipe import layout_kinds
 from attnverify.judge.case import Case
 from attnverify.judge.comparison import ROUNDING

@@ -23,7 +23,7 @@ from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.pytrees import leaves, map_leaves
 from attnverify.catalogue.traits import DTYPES
-from attnverify.failures.literals import WIDTH
+from attnverify.failures.plain_data import WIDTH
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.failures.scripts import loading, runtime

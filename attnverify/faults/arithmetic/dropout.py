@@ -20,19 +20,12 @@ def without_factor(weights: ndarray, keep: Any, p: float) -> ndarray:
     return factored(lambda p: 1.0)(weights, keep, p)
 
 
-@fault("dropout", "kept weights scaled back to a sum of one", source="this project",
-       clause="dropout, clause 2", reveals="p > 0")  # fmt: skip
-def dropout_renormalised(**given: Any) -> Any:
-    def drop(weights: ndarray, keep: Any, p: float) -> ndarray:
-        kept = np.where(True if keep is None else keep, weights, 0)
-        total = kept.sum(axis=-1, keepdims=True)
-        return (
-            kept / np.where(total == 0, 1, total) * weights.sum(axis=-1, keepdims=True)
-            if p
-            else kept
-        )
-
-    return attention.dropout(**given, drop=drop)
+def renormalised(weights: ndarray, keep: Any, p: float) -> ndarray:
+    kept = np.where(True if keep is None else keep, weights, 0)
+    total = kept.sum(axis=-1, keepdims=True)
+    return (
+        kept / np.where(total == 0, 1, total) * weights.sum(axis=-1, keepdims=True) if p else kept
+    )
 
 
 @fault("dropout", "dropout on the weights and on the output",
@@ -43,24 +36,6 @@ def scaled_dot_product_attention_dropped_twice(
 ) -> Any:
     output = attention.scaled_dot_product_attention(keep=keep, p=p, **given)
     return output if keep is None else attention.drop(output, np.resize(keep, output.shape), p)
-
-
-@fault("dropout", "dropped keys hidden before the softmax", source="this project",
-       clause="dropout acts on the weights", reveals="p > 0")  # fmt: skip
-def scaled_dot_product_attention_dropped_scores(
-    keep: Any = None, p: float = 0.0, **given: Any
-) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        return attention.weigh(score, visible if keep is None else visible & keep) / (1 - p)
-
-    return attention.scaled_dot_product_attention(**given, weigh=weigh)
-
-
-@fault("dropout", "the transposed draw where N = M", source="this project",
-       clause=GIVEN, reveals="keep, N = M > 1")  # fmt: skip
-def scaled_dot_product_attention_draw_transposed(keep: Any = None, **given: Any) -> Any:
-    square = keep is not None and keep.shape[-1] == keep.shape[-2]
-    return attention.scaled_dot_product_attention(keep=keep.mT if square else keep, **given)
 
 
 def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
@@ -77,14 +52,6 @@ def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
 def multi_head_attention_weights_undropped(**given: Any) -> Any:
     output, _ = layers.multi_head_attention(**given)
     return output, layers.multi_head_attention(**given | {"keep": None, "p": 0.0})[1]
-
-
-@fault("dropout", "the first entry's draw for the whole batch",
-       source="this project", clause="alibi_multi_head_attention, clause 4",
-       reveals="p > 0, B > 1")  # fmt: skip
-def alibi_multi_head_attention_first_draw(keep: Any = None, **given: Any) -> Any:
-    first = None if keep is None else keep[:1]
-    return layers.alibi_multi_head_attention(**given, keep=first)
 
 
 @fault("dropout", "what arrives at the weights passes no dropout",
@@ -127,4 +94,17 @@ add_faults("dropout", (
      "this project", "attend_grad, clause 1", "p > 0",
      lambda **given: CATALOGUE["self_attention_grad"].reference(**given | {"keep": None, "p":
       0.0})),
+    ("dropout_renormalised", "kept weights scaled back to a sum of one", "this project",
+     "dropout, clause 2", "p > 0", {"drop": renormalised}),
+    ("scaled_dot_product_attention_dropped_scores", "dropped keys hidden before the softmax",
+     "this project", "dropout acts on the weights", "p > 0", lambda keep=None, p=0.0, **given:
+     attention.scaled_dot_product_attention( **given, weigh=lambda score, visible:
+     ( attention.weigh(score, visible if keep is None else visible & keep) / (1 - p) ), )),
+    ("scaled_dot_product_attention_draw_transposed", "the transposed draw where N = M",
+     "this project", GIVEN, "keep, N = M > 1", lambda keep=None, **given:
+     attention.scaled_dot_product_attention(keep=keep.mT if (
+     keep is not None and keep.shape[-1] == keep.shape[-2]) else keep, **given)),
+    ("alibi_multi_head_attention_first_draw", "the first entry's draw for the whole batch",
+     "this project", "alibi_multi_head_attention, clause 4", "p > 0, B > 1", lambda keep=None,
+     **given: layers.alibi_multi_head_attention(**given, keep=None if keep is None else keep[:1])),
 ))  # fmt: skip

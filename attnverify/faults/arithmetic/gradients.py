@@ -60,27 +60,15 @@ def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
     )
 
 
-@fault("backward", "a mask whose gradient is not summed over the heads",
-       source="this project", clause="the gradient by a float mask",
-       reveals="a float mask with an axis of 1")  # fmt: skip
-def scaled_dot_product_attention_grad_mask_unsummed(**given: Any) -> Any:
-    def mask_grad(d_score: ndarray, mask: Any) -> Any:
-        if mask is None or mask.dtype == bool:
-            return ()
-        front = d_score[(0,) * (d_score.ndim - mask.ndim)]
-        return (front[tuple(slice(0, size) for size in mask.shape)],)
-
-    return gradients.scaled_dot_product_attention_grad(**given, mask_grad=mask_grad)
+def mask_unsummed(d_score: ndarray, mask: Any) -> Any:
+    if mask is None or mask.dtype == bool:
+        return ()
+    front = d_score[(0,) * (d_score.ndim - mask.ndim)]
+    return (front[tuple(slice(0, size) for size in mask.shape)],)
 
 
-@fault("backward", "a mask whose gradient is averaged over the heads",
-       source="this project", clause="the gradient by a float mask",
-       reveals="a float mask with an axis of 1")  # fmt: skip
-def additive_attention_grad_mask_averaged(**given: Any) -> Any:
-    def mask_grad(d_score: ndarray, mask: Any) -> Any:
-        return tuple(d / (d_score.size / d.size) for d in gradients.mask_grad(d_score, mask))
-
-    return gradients.additive_attention_grad(**given, mask_grad=mask_grad)
+def mask_averaged(d_score: ndarray, mask: Any) -> Any:
+    return tuple(d / (d_score.size / d.size) for d in gradients.mask_grad(d_score, mask))
 
 
 @fault("backward", "a mask whose gradient has the scale of the score",
@@ -93,45 +81,17 @@ def scaled_dot_product_attention_grad_mask_scaled(query: ndarray, **given: Any) 
     return gradients.scaled_dot_product_attention_grad(query=query, **given, mask_grad=mask_grad)
 
 
-@fault("backward", "the transposed mask in the backward pass where N = M",
-       source="pytorch #158212", clause=SDPA,
-       reveals="a mask that is not symmetric, N = M")  # fmt: skip
-def scaled_dot_product_attention_grad_mask_transposed(mask: Any = None, **given: Any) -> Any:
-    square = mask is not None and mask.shape[-1] == mask.shape[-2] and mask.dtype == bool
-    return gradients.scaled_dot_product_attention_grad(mask=mask.mT if square else mask, **given)
+def stale_block(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
+    stale = key.copy()
+    if key.shape[2] > 16:
+        stale[:, :, 16:32] = key[:, :, : key.shape[2] - 16][:, :, :16]
+    return gradients.query_grad(d, visible, stale)
 
 
-@fault("backward", "a stale block of keys in the query's gradient",
-       source="flash-attention commit 1c41d2b0", clause=ALIBI, reveals="M > 16")  # fmt: skip
-def alibi_attention_grad_stale_block(**given: Any) -> Any:
-    def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
-        stale = key.copy()
-        if key.shape[2] > 16:
-            stale[:, :, 16:32] = key[:, :, : key.shape[2] - 16][:, :, :16]
-        return gradients.query_grad(d, visible, stale)
-
-    return gradients.alibi_attention_grad(**given, query_grad=query_grad)
-
-
-@fault("backward", "hidden keys that take a share of the value's gradient",
-       source="this project", clause="gradient 0 in hidden slots",
-       reveals="a hidden key")  # fmt: skip
-def learned_relative_attention_grad_hidden_share(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        return attention.weigh(
-            np.where(visible, score, -20 + np.zeros_like(score)), np.ones_like(visible)
-        )
-
-    return gradients.learned_relative_attention_grad(**given, weigh=weigh)
-
-
-@fault("backward", "head 0's keys for all heads in the query's gradient",
-       source="this project", clause=XL, reveals="H > 1")  # fmt: skip
-def alibi_attention_grad_keys_of_first_head(**given: Any) -> Any:
-    def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
-        return gradients.query_grad(d, visible, np.broadcast_to(key[:, :1], key.shape))
-
-    return gradients.alibi_attention_grad(**given, query_grad=query_grad)
+def hidden_share(score: ndarray, visible: ndarray) -> ndarray:
+    return attention.weigh(
+        np.where(visible, score, -20 + np.zeros_like(score)), np.ones_like(visible)
+    )
 
 
 @fault("backward", "gradients in another order", source="this project",
@@ -168,4 +128,26 @@ add_faults("backward", (
      "this project", XL, "B > 1",
      lambda key, **given: gradients.transformer_xl_attention_grad(key=np.roll(key, 1, axis=0),
       **given)),
+    ("scaled_dot_product_attention_grad_mask_unsummed",
+     "a mask whose gradient is not summed over the heads", "this project",
+     "the gradient by a float mask", "a float mask with an axis of 1", {"mask_grad":
+     mask_unsummed}),
+    ("additive_attention_grad_mask_averaged", "a mask whose gradient is averaged over the heads",
+     "this project", "the gradient by a float mask", "a float mask with an axis of 1",
+     {"mask_grad": mask_averaged}),
+    ("scaled_dot_product_attention_grad_mask_transposed",
+     "the transposed mask in the backward pass where N = M", "pytorch #158212", SDPA,
+     "a mask that is not symmetric, N = M", lambda mask=None, **given:
+     gradients.scaled_dot_product_attention_grad(mask=mask.mT
+     if (mask is not None and mask.shape[-1] == mask.shape[-2] and mask.dtype == bool) else mask,
+     **given)),
+    ("alibi_attention_grad_stale_block", "a stale block of keys in the query's gradient",
+     "flash-attention commit 1c41d2b0", ALIBI, "M > 16", {"query_grad": stale_block}),
+    ("learned_relative_attention_grad_hidden_share",
+     "hidden keys that take a share of the value's gradient", "this project",
+     "gradient 0 in hidden slots", "a hidden key", {"weigh": hidden_share}),
+    ("alibi_attention_grad_keys_of_first_head",
+     "head 0's keys for all heads in the query's gradient", "this project", XL, "H > 1",
+     lambda **given: gradients.alibi_attention_grad( **given, query_grad=lambda d, visible, key:
+     gradients.query_grad( d, visible, np.broadcast_to(key[:, :1], key.shape) ), )),
 ))  # fmt: skip

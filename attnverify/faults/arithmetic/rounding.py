@@ -40,46 +40,18 @@ def half_products(query: ndarray, key: ndarray) -> ndarray:
     return total
 
 
-@fault("numerics", "TF32 products", source="triton #1821", clause=CLAIM,
-       reveals="float32", wrong_in=FINE)  # fmt: skip
-def scaled_dot_product_attention_tf32(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, products=lambda q, k: tf32(q) @ tf32(k).mT
+def tf32_linear(x: ndarray, parameters: Any, name: str) -> ndarray:
+    return layers.linear(
+        tf32(x),
+        {key: tf32(part) if key.endswith("weight") else part for key, part in parameters.items()},
+        name,
     )
 
 
-@fault("numerics", "TF32 projections", source="triton #1821", clause=CLAIM,
-       reveals="numbers between the projections")  # fmt: skip
-def multi_head_attention_tf32(**given: Any) -> Any:
-    def linear(x: ndarray, parameters: Any, name: str) -> ndarray:
-        return layers.linear(
-            tf32(x),
-            {
-                key: tf32(part) if key.endswith("weight") else part
-                for key, part in parameters.items()
-            },
-            name,
-        )
-
-    return layers.multi_head_attention(**given, linear=linear)
-
-
-@fault("numerics", "the score's gradient in bfloat16", source="this project",
-       clause=CLAIM, reveals="several keys")  # fmt: skip
-def alibi_attention_grad_bfloat16_score(**given: Any) -> Any:
-    score_grad = lambda *parts: round_to(gradients.score_grad(*parts), "bfloat16")
-    return gradients.alibi_attention_grad(**given, score_grad=score_grad)
-
-
-@fault("numerics", "exp of a float16 argument", source="this project", clause=CLAIM,
-       reveals="scores of several units")  # fmt: skip
-def softmax_half_exp(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        top = np.where(visible, score, attention.HIDDEN).max(axis=-1, keepdims=True)
-        shifted = np.where(visible, score - np.where(top == attention.HIDDEN, 0, top), 0)
-        return attention.weigh(shifted.astype(np.float16).astype(np.float64), visible)
-
-    return attention.softmax(**given, weigh=weigh)
+def half_exp(score: ndarray, visible: ndarray) -> ndarray:
+    top = np.where(visible, score, attention.HIDDEN).max(axis=-1, keepdims=True)
+    shifted = np.where(visible, score - np.where(top == attention.HIDDEN, 0, top), 0)
+    return attention.weigh(shifted.astype(np.float16).astype(np.float64), visible)
 
 
 def power_of_two(log2_e: float) -> Any:
@@ -104,40 +76,20 @@ def scaled_dot_product_attention_flushed(**given: Any) -> Any:
     return np.where(np.abs(exact) < tiny(given["query"].dtype.name), 0, exact)
 
 
-@fault("numerics", "slopes in bfloat16", source="llm-foundry commit fbfdf68f1",
-       clause=CLAIM, reveals="H no power of two")  # fmt: skip
-def alibi_attention_bfloat16_slopes(**given: Any) -> Any:
-    score = lambda q, k: attention.alibi_score(
-        q, k, slopes=lambda H: round_to(attention.get_slopes(H), "bfloat16")
+def bfloat16_biases(query: ndarray, key: ndarray) -> ndarray:
+    H, M = query.shape[1], key.shape[2]
+    biases = round_to(attention.get_slopes(H)[:, None, None] * np.arange(M), "bfloat16")
+    return attention.scaled_dot_product_score(query, key) + biases
+
+
+def one_pass(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    half, mean = x.astype(np.float16), x.mean(axis=-1, keepdims=True)
+    squares = (half * half).mean(axis=-1, keepdims=True)
+    variance = np.maximum(
+        squares.astype(np.float64) - mean.astype(np.float16).astype(np.float64) ** 2, 0
     )
-    return attention.alibi_attention(**given, score=score)
-
-
-@fault("numerics", "absolute biases in bfloat16",
-       source="TensorRT-Model-Connect #667", clause=CLAIM, reveals="many keys")  # fmt: skip
-def alibi_attention_bfloat16_biases(**given: Any) -> Any:
-    def score(query: ndarray, key: ndarray) -> ndarray:
-        H, M = query.shape[1], key.shape[2]
-        biases = round_to(attention.get_slopes(H)[:, None, None] * np.arange(M), "bfloat16")
-        return attention.scaled_dot_product_score(query, key) + biases
-
-    return attention.alibi_attention(**given, score=score)
-
-
-@fault("numerics",
-       "a variance as the mean of squares minus the square of the mean, in float16",
-       source="this project", clause=CLAIM, reveals="a mean far from 0")  # fmt: skip
-def transformer_xl_layer_one_pass(**given: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        half, mean = x.astype(np.float16), x.mean(axis=-1, keepdims=True)
-        squares = (half * half).mean(axis=-1, keepdims=True)
-        variance = np.maximum(
-            squares.astype(np.float64) - mean.astype(np.float16).astype(np.float64) ** 2, 0
-        )
-        y = weight * (x - mean) / np.sqrt(variance + eps)
-        return y if bias is None else y + bias
-
-    return layers.transformer_xl_layer(**given, norm=norm)
+    y = weight * (x - mean) / np.sqrt(variance + eps)
+    return y if bias is None else y + bias
 
 
 @fault("numerics", "angles in float16", source="this project",
@@ -151,18 +103,12 @@ def sinusoidal_positions_half_angles(M: int, F: int) -> Any:
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1)
 
 
-@fault("numerics", "partial results of split keys in bfloat16",
-       source="this project", clause=CLAIM, reveals="M > 1")  # fmt: skip
-def learned_relative_attention_bfloat16_partials(**given: Any) -> Any:
-    def mix(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
-        first = np.arange(weights.shape[-1]) < (weights.shape[-1] + 1) // 2
-        parts = [
-            attention.mix(np.where(half, weights, 0), visible & half, value)
-            for half in (first, ~first)
-        ]
-        return round_to(parts[0], "bfloat16") + round_to(parts[1], "bfloat16")
-
-    return attention.learned_relative_attention(**given, mix=mix)
+def bfloat16_partials(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
+    first = np.arange(weights.shape[-1]) < (weights.shape[-1] + 1) // 2
+    parts = [
+        attention.mix(np.where(half, weights, 0), visible & half, value) for half in (first, ~first)
+    ]
+    return round_to(parts[0], "bfloat16") + round_to(parts[1], "bfloat16")
 
 
 @fault("numerics", "an output half of which passed through bfloat16",
@@ -218,4 +164,25 @@ add_faults("numerics", (
      "dropout: w / (1 - p)", "p other than 0.5 or 0.75",
      {"drop": lambda w, keep, p: np.where(True if keep is None else keep, w * float(np.float16(1 /
       (1 - p))), 0)}, {"wrong_in": ("float64", "float32", "float16")}),
+    ("scaled_dot_product_attention_tf32", "TF32 products", "triton #1821", CLAIM, "float32",
+     lambda **given: attention.scaled_dot_product_attention( **given, products=lambda q, k:
+     tf32(q) @ tf32(k).mT ), {"wrong_in": FINE}),
+    ("multi_head_attention_tf32", "TF32 projections", "triton #1821", CLAIM,
+     "numbers between the projections", {"linear": tf32_linear}),
+    ("alibi_attention_grad_bfloat16_score", "the score's gradient in bfloat16", "this project",
+     CLAIM, "several keys", lambda **given: gradients.alibi_attention_grad(**given,
+     score_grad=lambda *parts: round_to(gradients.score_grad(*parts), "bfloat16"))),
+    ("softmax_half_exp", "exp of a float16 argument", "this project", CLAIM,
+     "scores of several units", {"weigh": half_exp}),
+    ("alibi_attention_bfloat16_slopes", "slopes in bfloat16", "llm-foundry commit fbfdf68f1",
+     CLAIM, "H no power of two", lambda **given: attention.alibi_attention(**given, score=lambda q,
+     k: attention.alibi_score(q, k, slopes=lambda H: round_to(attention.get_slopes(H),
+     "bfloat16") ))),
+    ("alibi_attention_bfloat16_biases", "absolute biases in bfloat16",
+     "TensorRT-Model-Connect #667", CLAIM, "many keys", {"score": bfloat16_biases}),
+    ("transformer_xl_layer_one_pass",
+     "a variance as the mean of squares minus the square of the mean, in float16", "this project",
+     CLAIM, "a mean far from 0", {"norm": one_pass}),
+    ("learned_relative_attention_bfloat16_partials", "partial results of split keys in bfloat16",
+     "this project", CLAIM, "M > 1", {"mix": bfloat16_partials}),
 ))  # fmt: skip

@@ -1,24 +1,22 @@
 """Faults of the softmax: its axis, its maximum, its sum, its empty rows, and its running form."""
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import add_faults, fault
+from attnverify.faults.registry import add_faults
 from attnverify.reference import attention
 from attnverify.reference.attention import HIDDEN
 
 ROWS, EMPTY, ABSENT = "softmax: over the keys of a row", "softmax, clause 3", "softmax, clause 2"
 
 
-def weigh_over(axis: int) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        turned = attention.weigh(score.swapaxes(axis, -1), visible.swapaxes(axis, -1))
-        return turned.swapaxes(axis, -1)
-
-    return weigh
+def weigh_over(axis: int, score: ndarray, visible: ndarray) -> ndarray:
+    turned = attention.weigh(score.swapaxes(axis, -1), visible.swapaxes(axis, -1))
+    return turned.swapaxes(axis, -1)
 
 
 def online(
@@ -78,39 +76,22 @@ def split_attention(value: ndarray, keep: Any, p: float, given: Any, **how: Any)
     return split(score, visible, value, **how)
 
 
-@fault("softmax", "an exp that never falls below 2^-24",
-       source="torch-spyre PR #4522", clause=ABSENT, reveals="hidden keys")  # fmt: skip
-def softmax_exp_floor(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        e = np.maximum(attention.exponentials(score, visible), 2.0**-24)
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return attention.softmax(**given, weigh=weigh)
+def exp_floor(score: ndarray, visible: ndarray) -> ndarray:
+    e = np.maximum(attention.exponentials(score, visible), 2.0**-24)
+    return e / e.sum(axis=-1, keepdims=True)
 
 
-@fault("softmax",
-       "exp in float32 without subtracting the maximum, which overflows from a score of 88.7 on",
-       source="this project", clause="softmax, clause 4",
-       reveals="logits beyond 88")  # fmt: skip
-def softmax_without_maximum(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
-        total = e.sum(axis=-1, keepdims=True)
-        return e / np.where(total == 0, 1, total)
-
-    return attention.softmax(**given, weigh=weigh)
+def without_maximum(score: ndarray, visible: ndarray) -> ndarray:
+    e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
 
 
-@fault("softmax", "the maximum of the whole array in place of the row's",
-       source="this project", clause="softmax, clause 4", reveals="rows 104 apart")  # fmt: skip
-def softmax_global_maximum(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        top = np.where(visible, score, HIDDEN).max()
-        e = np.where(visible, np.exp((score - top).astype(np.float32)).astype(np.float64), 0)
-        total = e.sum(axis=-1, keepdims=True)
-        return e / np.where(total == 0, 1, total)
-
-    return attention.softmax(**given, weigh=weigh)
+def global_maximum(score: ndarray, visible: ndarray) -> ndarray:
+    top = np.where(visible, score, HIDDEN).max()
+    e = np.where(visible, np.exp((score - top).astype(np.float32)).astype(np.float64), 0)
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
 
 
 def maximum_of_all(score: ndarray, visible: ndarray) -> ndarray:
@@ -131,35 +112,26 @@ def empty_rows(fill: Any) -> Any:
     return weigh
 
 
-@fault("softmax", "a normaliser of the sum plus 1e-6", source="this project",
-       clause=ROWS, reveals="float32 bounds", wrong_in=("float64", "float32"))  # fmt: skip
-def softmax_with_epsilon(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        e = attention.exponentials(score, visible)
-        return e / (e.sum(axis=-1, keepdims=True) + 1e-6)
-
-    return attention.softmax(**given, weigh=weigh)
+def with_epsilon(score: ndarray, visible: ndarray) -> ndarray:
+    e = attention.exponentials(score, visible)
+    return e / (e.sum(axis=-1, keepdims=True) + 1e-6)
 
 
-@fault("softmax", "weights below 1e-4 set to 0", source="this project",
-       clause="softmax: weights that are positive", reveals="a weight below 1e-4")  # fmt: skip
-def softmax_without_small_weights(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        weights = attention.weigh(score, visible)
-        return np.where(weights < 1e-4, 0, weights)
-
-    return attention.softmax(**given, weigh=weigh)
+def without_small_weights(score: ndarray, visible: ndarray) -> ndarray:
+    weights = attention.weigh(score, visible)
+    return np.where(weights < 1e-4, 0, weights)
 
 
 add_faults("softmax", (
     ("scaled_dot_product_attention_over_queries", "weights normalised over the queries",
-     "labml #146", ROWS, "N > 1 or M > 1", {"weigh": weigh_over(-2)}),
+     "labml #146", ROWS, "N > 1 or M > 1", {"weigh": partial(weigh_over, -2)}),
     ("softmax_over_axis_two", "weights normalised over axis 2 whatever the rank", "fastNLP #254",
      ROWS, "four axes",
-     lambda score, mask=None: attention.softmax(score, mask, weigh=weigh_over(2 if score.ndim > 2
+     lambda score, mask=None: attention.softmax(score, mask, weigh=partial(weigh_over, 2
+      if score.ndim > 2
       else -1))),
     ("additive_attention_over_queries", "weights normalised over the queries", "labml #146", ROWS,
-     "N > 1 or M > 1", {"weigh": weigh_over(-2)}),
+     "N > 1 or M > 1", {"weigh": partial(weigh_over, -2)}),
     ("scaled_dot_product_attention_online_unguarded",
      "an online softmax without a guard for hidden blocks", "xformers commit 540fcbfd", EMPTY,
      "the first block of a row hidden", {"weigh": lambda s, v: online(s, v, guarded=False)}),
@@ -192,4 +164,15 @@ add_faults("softmax", (
     ("softmax_of_one_key", "a row of one key that gets weight 1 whether it is hidden or not",
      "this project", EMPTY, "M = 1, hidden",
      {"weigh": lambda s, v: np.ones_like(s) if s.shape[-1] == 1 else attention.weigh(s, v)}),
+    ("softmax_exp_floor", "an exp that never falls below 2^-24", "torch-spyre PR #4522", ABSENT,
+     "hidden keys", {"weigh": exp_floor}),
+    ("softmax_without_maximum",
+     "exp in float32 without subtracting the maximum, which overflows from a score of 88.7 on",
+     "this project", "softmax, clause 4", "logits beyond 88", {"weigh": without_maximum}),
+    ("softmax_global_maximum", "the maximum of the whole array in place of the row's",
+     "this project", "softmax, clause 4", "rows 104 apart", {"weigh": global_maximum}),
+    ("softmax_with_epsilon", "a normaliser of the sum plus 1e-6", "this project", ROWS,
+     "float32 bounds", {"weigh": with_epsilon}, {"wrong_in": ("float64", "float32")}),
+    ("softmax_without_small_weights", "weights below 1e-4 set to 0", "this project",
+     "softmax: weights that are positive", "a weight below 1e-4", {"weigh": without_small_weights}),
 ))  # fmt: skip

@@ -43,16 +43,6 @@ def alibi_attention_cached_slopes(memory: Any, **given: Any) -> Any:
     )
 
 
-@fault("state", "biases cached by their length, whatever the mask",
-       source="labml's ALiBi page", clause="alibi_multi_head_attention, clause 3",
-       reveals="mask A, then mask B of the same length", stateful=True)  # fmt: skip
-def alibi_multi_head_attention_cached_biases(memory: Any, **given: Any) -> Any:
-    def biases(H: int, visible: ndarray) -> ndarray:
-        return memory.setdefault((H, visible.shape), attention.get_alibi_biases(H, visible))
-
-    return layers.alibi_multi_head_attention(**given, biases=biases)
-
-
 @fault("state", "a causal mask cached by the keys' length", source="this project",
        clause=ALONE, reveals="another N, the same M", stateful=True)  # fmt: skip
 def transformer_xl_attention_cached_mask(memory: Any, **given: Any) -> Any:
@@ -159,4 +149,10 @@ add_faults("state", (
      "this project", ALONE, "a narrow dtype before a wide one",
      lambda memory, query, **given: _in_narrowest("transformer_xl_score", memory, query=query,
       **given), {"wrong_in": ("float64", "float32"), "stateful": True, "raw": True}),
+    ("alibi_multi_head_attention_cached_biases",
+     "biases cached by their length, whatever the mask", "labml's ALiBi page",
+     "alibi_multi_head_attention, clause 3", "mask A, then mask B of the same length",
+     lambda memory, **given: layers.alibi_multi_head_attention( **given, biases=lambda H, visible:
+     memory.setdefault( (H, visible.shape), attention.get_alibi_biases(H, visible) ), ),
+     {"stateful": True}),
 ))  # fmt: skip

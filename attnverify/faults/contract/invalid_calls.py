@@ -13,10 +13,6 @@ from attnverify.reference import attention, layers
 REFUSED = "an invalid call is a ValueError"
 
 
-def let_through(operation: Any, given: Any) -> Any:
-    return operation(**map_leaves(widened, given))
-
-
 def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
     """
     The operation with one argument mended instead of refused; what else is wrong is refused as the
@@ -26,7 +22,7 @@ def checked_but(operation: Any, given: Any, name: str, mend: Any) -> Any:
 
     mended = given | {name: mend(given[name])}
     CATALOGUE[operation.__name__].reference(**map_leaves(widened, mended))
-    return let_through(operation, mended)
+    return operation(**map_leaves(widened, mended))
 
 
 @fault("refusals", "a table that is too small, its slice wrapped",
@@ -98,13 +94,6 @@ def merge_masks_float_padding(attn_mask: Any, key_padding_mask: Any, num_heads: 
     )
 
 
-@fault("refusals", "visible of floats", source="this project", clause=REFUSED,
-       reveals="a float visible", unchecked=True)  # fmt: skip
-def alibi_attention_float_visible(visible: Any = None, **given: Any) -> Any:
-    mend = lambda v: v != 0 if is_float(v) else v
-    return checked_but(attention.alibi_attention, given | {"visible": visible}, "visible", mend)
-
-
 @fault("refusals", "assertions in place of ValueError", source="this project",
        clause=REFUSED, reveals="any invalid call", unchecked=True)  # fmt: skip
 def shift_right_asserts(x: Any) -> Any:
@@ -131,4 +120,8 @@ add_faults("refusals", (
      "this project", REFUSED, "align middle",
      lambda align, **given: checked_but(attention.learned_relative_score, given | {"align":
       align}, "align", lambda a: a if a == "end" else "start"), {"unchecked": True}),
+    ("alibi_attention_float_visible", "visible of floats", "this project", REFUSED,
+     "a float visible", lambda visible=None, **given: checked_but(attention.alibi_attention,
+     given | {"visible": visible}, "visible", (lambda v: v != 0 if is_float(v) else v)),
+     {"unchecked": True}),
 ))  # fmt: skip

@@ -32,25 +32,14 @@ def split_interleaved(x: ndarray, H: int) -> ndarray:
     return x.reshape(B, N, F // H, H).transpose(0, 3, 1, 2)
 
 
-@fault("layout", "a joint projection split as query, value, key",
-       source="this project", clause="transformer_xl_layer, clause 1",
-       reveals="any")  # fmt: skip
-def transformer_xl_layer_query_value_key(**given: Any) -> Any:
-    def parts(y: ndarray, H: int) -> list[ndarray]:
-        q, v, k = np.split(y, 3, axis=-1)
-        return [q, k, v]
-
-    return layers.transformer_xl_layer(**given, parts=parts)
+def query_value_key(y: ndarray, H: int) -> list[ndarray]:
+    q, v, k = np.split(y, 3, axis=-1)
+    return [q, k, v]
 
 
-@fault("layout", "a joint projection split head by head", source="this project",
-       clause="transformer_xl_layer, clause 1", reveals="H > 1")  # fmt: skip
-def transformer_xl_layer_parts_in_heads(**given: Any) -> Any:
-    def parts(y: ndarray, H: int) -> list[ndarray]:
-        B, N, F = y.shape
-        return [part.reshape(B, N, F // 3) for part in np.moveaxis(y.reshape(B, N, H, 3, -1), 3, 0)]
-
-    return layers.transformer_xl_layer(**given, parts=parts)
+def parts_in_heads(y: ndarray, H: int) -> list[ndarray]:
+    B, N, F = y.shape
+    return [part.reshape(B, N, F // 3) for part in np.moveaxis(y.reshape(B, N, H, 3, -1), 3, 0)]
 
 
 @fault("layout", "tables of one head's width read as one of all",
@@ -173,4 +162,8 @@ add_faults("layout", (
     ("transformer_xl_score_contiguous_keys", "scores of packed keys read as contiguous",
      "flash-attention commit 09aa3222", STRIDES, "packed keys",
      lambda **given: attention.transformer_xl_score(**misread(given, "key")), {"raw": True}),
+    ("transformer_xl_layer_query_value_key", "a joint projection split as query, value, key",
+     "this project", "transformer_xl_layer, clause 1", "any", {"parts": query_value_key}),
+    ("transformer_xl_layer_parts_in_heads", "a joint projection split head by head",
+     "this project", "transformer_xl_layer, clause 1", "H > 1", {"parts": parts_in_heads}),
 ))  # fmt: skip

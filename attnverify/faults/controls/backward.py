@@ -20,25 +20,17 @@ def scaled_dot_product_attention_grad_mean_of_output(**given: Any) -> Any:
     return gradients.scaled_dot_product_attention_grad(**given, row_mean=lambda w, d: mean)
 
 
-@control("backward", "the gradients of keys added up query by query")
-def alibi_attention_grad_query_by_query(**given: Any) -> Any:
-    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> Any:
-        rows = (slice(i, i + 1) for i in range(d.shape[2]))
-        return sum(gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
-
-    return gradients.alibi_attention_grad(**given, key_grad=key_grad)
+def query_by_query(d: ndarray, visible: ndarray, query: ndarray) -> Any:
+    rows = (slice(i, i + 1) for i in range(d.shape[2]))
+    return sum(gradients.key_grad(d[:, :, i], visible[:, :, i], query[:, :, i]) for i in rows)
 
 
-@control("backward", "the gradients of a table scattered pair by pair")
-def learned_relative_attention_grad_scattered(**given: Any) -> Any:
-    def onto_rows(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
-        d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
-        for i, j in np.ndindex(t.shape):
-            d_rows[:, :, i, t[i, j]] += d[:, :, i, j]
-            read[:, :, i, t[i, j]] |= sees[:, :, i, j]
-        return d_rows, read
-
-    return gradients.learned_relative_attention_grad(**given, gather=onto_rows)
+def scattered(d: ndarray, sees: ndarray, t: ndarray, rows: int) -> tuple[ndarray, ndarray]:
+    d_rows, read = np.zeros((*d.shape[:3], rows)), np.zeros((*d.shape[:3], rows), bool)
+    for i, j in np.ndindex(t.shape):
+        d_rows[:, :, i, t[i, j]] += d[:, :, i, j]
+        read[:, :, i, t[i, j]] |= sees[:, :, i, j]
+    return d_rows, read
 
 
 @control("backward",
@@ -78,4 +70,8 @@ add_controls("backward", (
      {"weigh": lambda s, v: np.where(v, online(s, v, block=5), 0)}),
     ("additive_attention_grad_cosh", "the slope of tanh by cosh",
      {"slope": lambda z, t: 1 / np.cosh(np.clip(z, -300, 300)) ** 2}),
+    ("alibi_attention_grad_query_by_query", "the gradients of keys added up query by query",
+     {"key_grad": query_by_query}),
+    ("learned_relative_attention_grad_scattered",
+     "the gradients of a table scattered pair by pair", {"gather": scattered}),
 ))  # fmt: skip

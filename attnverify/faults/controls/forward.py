@@ -19,11 +19,6 @@ ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(
 )
 
 
-@control("softmax", "an online softmax, key by key")
-def softmax_key_by_key(**given: Any) -> Any:
-    return attention.softmax(**given, weigh=lambda s, v: online(s, v, block=1))
-
-
 @control("softmax", "split keys merged by their log-sum-exps")
 def learned_relative_attention_split(value: ndarray, visible: Any = None, **given: Any) -> Any:
     score = attention.learned_relative_score(**given)
@@ -31,47 +26,31 @@ def learned_relative_attention_split(value: ndarray, visible: Any = None, **give
     return split(score, sees, value, parts=3)
 
 
-@control("softmax", "exp as a power of two")
-def softmax_power_of_two(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        top = np.where(visible, score, HIDDEN).max(axis=-1, keepdims=True)
-        below = score - np.where(top == HIDDEN, 0, top)
-        weight = np.where(visible, np.exp2(below * math.log2(math.e)), 0)
-        total = weight.sum(axis=-1, keepdims=True)
-        return weight / np.where(total == 0, 1, total)
-
-    return attention.softmax(**given, weigh=weigh)
+def power_of_two(score: ndarray, visible: ndarray) -> ndarray:
+    top = np.where(visible, score, HIDDEN).max(axis=-1, keepdims=True)
+    below = score - np.where(top == HIDDEN, 0, top)
+    weight = np.where(visible, np.exp2(below * math.log2(math.e)), 0)
+    total = weight.sum(axis=-1, keepdims=True)
+    return weight / np.where(total == 0, 1, total)
 
 
-@control("softmax", "scores in ascending order, weights brought back")
-def scaled_dot_product_attention_sorted_keys(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        order = np.argsort(np.where(visible, score, HIDDEN), axis=-1)
-        weights = np.zeros_like(score)
-        ordered = attention.weigh(
-            np.take_along_axis(score, order, -1), np.take_along_axis(visible, order, -1)
-        )
-        np.put_along_axis(weights, order, ordered, -1)
-        return weights
-
-    return attention.scaled_dot_product_attention(**given, weigh=weigh)
+def sorted_keys(score: ndarray, visible: ndarray) -> ndarray:
+    order = np.argsort(np.where(visible, score, HIDDEN), axis=-1)
+    weights = np.zeros_like(score)
+    ordered = attention.weigh(
+        np.take_along_axis(score, order, -1), np.take_along_axis(visible, order, -1)
+    )
+    np.put_along_axis(weights, order, ordered, -1)
+    return weights
 
 
-@control("masks", "minus infinity added instead of chosen")
-def softmax_added_infinity(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        return attention.weigh(np.where(visible, score, 0) + np.where(visible, 0, HIDDEN), visible)
-
-    return attention.softmax(**given, weigh=weigh)
+def added_infinity(score: ndarray, visible: ndarray) -> ndarray:
+    return attention.weigh(np.where(visible, score, 0) + np.where(visible, 0, HIDDEN), visible)
 
 
-@control("masks", "hidden keys at -1e30, empty rows cleared")
-def additive_attention_large_sentinel(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        weights = attention.weigh(np.where(visible, score, -1e30), np.ones_like(visible))
-        return np.where(visible, weights, 0)
-
-    return attention.additive_attention(**given, weigh=weigh)
+def large_sentinel(score: ndarray, visible: ndarray) -> ndarray:
+    weights = attention.weigh(np.where(visible, score, -1e30), np.ones_like(visible))
+    return np.where(visible, weights, 0)
 
 
 @control("alibi", "a constant in every row's bias")
@@ -94,12 +73,6 @@ def alibi_attention_cut_biases(memory: Any, **given: Any) -> Any:
     return attention.alibi_attention(
         **given, score=lambda q, k: attention.alibi_score(q, k, distances=distances)
     )
-
-
-@control("scale", "queries scaled before the product")
-def scaled_dot_product_attention_scaled_queries(query: ndarray, **given: Any) -> Any:
-    scaled = query * inverse_root(query.shape[-1])
-    return attention.scaled_dot_product_attention(scaled, **given, scale=lambda D: 1.0)
 
 
 @control("scale", "queries and keys scaled by the fourth root")
@@ -213,51 +186,43 @@ def self_attention_one_matrix(x: ndarray, parameters: Any, mask: Any = None, **d
 def relative_multi_head_attention_heads_apart(
     query: ndarray, key: ndarray, value: ndarray, parameters: Any, num_heads: int, **given: Any
 ) -> Any:
-    def heads_apart(s: ndarray, v: ndarray) -> ndarray:
-        return np.stack([attention.weigh(s[:, h], v[:, h]) for h in range(s.shape[1])], axis=1)
 
     return layers.relative_multi_head_attention(
-        query, key, value, parameters, num_heads, **given, weigh=heads_apart
+        query,
+        key,
+        value,
+        parameters,
+        num_heads,
+        **given,
+        weigh=lambda s, v: np.stack(
+            [attention.weigh(s[:, h], v[:, h]) for h in range(s.shape[1])], axis=1
+        ),
     )
 
 
-@control("layers", "biases of which every row's largest is taken off")
-def alibi_multi_head_attention_largest_taken_off(**given: Any) -> Any:
-    def biases(H: int, visible: ndarray) -> ndarray:
-        counted = attention.get_alibi_biases(H, visible)
-        return counted - counted.max(axis=-1, keepdims=True)
-
-    return layers.alibi_multi_head_attention(**given, biases=biases)
+def largest_taken_off(H: int, visible: ndarray) -> ndarray:
+    counted = attention.get_alibi_biases(H, visible)
+    return counted - counted.max(axis=-1, keepdims=True)
 
 
-@control("layers", "a variance by Welford's running update")
-def transformer_xl_layer_running_variance(**given: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        mean, square = np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
-        for f in range(x.shape[-1]):
-            step = x[..., f] - mean
-            mean = mean + step / (f + 1)
-            square = square + step * (x[..., f] - mean)
-        y = weight * (x - mean[..., None]) / np.sqrt(square[..., None] / x.shape[-1] + eps)
-        return y if bias is None else y + bias
-
-    return layers.transformer_xl_layer(**given, norm=norm)
+def running_variance(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    mean, square = np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
+    for f in range(x.shape[-1]):
+        step = x[..., f] - mean
+        mean = mean + step / (f + 1)
+        square = square + step * (x[..., f] - mean)
+    y = weight * (x - mean[..., None]) / np.sqrt(square[..., None] / x.shape[-1] + eps)
+    return y if bias is None else y + bias
 
 
-@control("layers", "a variance in one pass, in float64",
-         precision={"float64": {"preset": "wide", "variance": "one_pass"}, "*":
-         "wide"})  # fmt: skip
-def transformer_xl_one_pass(**given: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        mean = x.mean(axis=-1, keepdims=True)
-        y = (
-            weight
-            * (x - mean)
-            / np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + eps)
-        )
-        return y if bias is None else y + bias
-
-    return layers.transformer_xl(**given, norm=norm)
+def one_pass(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    mean = x.mean(axis=-1, keepdims=True)
+    y = (
+        weight
+        * (x - mean)
+        / np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + eps)
+    )
+    return y if bias is None else y + bias
 
 
 @control("memory", "a memory filled position by position")
@@ -275,12 +240,6 @@ def merge_masks_smaller(attn_mask: Any, key_padding_mask: Any, num_heads: int) -
     if key_padding_mask is None:
         return merged
     return np.fmin(merged, np.where(key_padding_mask, HIDDEN, np.nan)[:, None, None])
-
-
-@control("causal", "a frontier from a running sum")
-def causal_mask_running_sum(N: int, M: int) -> Any:
-    ends = np.arange(M + 1) == np.clip(np.arange(N)[:, None] + M - N + 1, 0, M)
-    return np.cumsum(ends, axis=-1)[:, :M] == 0
 
 
 @control("alibi", "slopes by exp and log")
@@ -323,6 +282,12 @@ add_controls("layers", (
      "no bias on the positions: a constant in every row of scores",
      lambda parameters, **given: layers.transformer_xl_layer(parameters={name: x for name, x in
       parameters.items() if name != "r_net.bias"}, **given)),
+    ("alibi_multi_head_attention_largest_taken_off",
+     "biases of which every row's largest is taken off", {"biases": largest_taken_off}),
+    ("transformer_xl_layer_running_variance", "a variance by Welford's running update", {"norm":
+     running_variance}),
+    ("transformer_xl_one_pass", "a variance in one pass, in float64", {"norm": one_pass},
+     {"precision": {"float64": {"preset": "wide", "variance": "one_pass"}, "*": "wide"}}),
 ))  # fmt: skip
 
 
@@ -337,4 +302,34 @@ add_controls("alibi", (
     ("get_alibi_biases_triangle", "counts by a product with a triangle of ones",
      lambda n_heads, visible: attention.get_slopes(n_heads)[:, None, None] * (visible @
       np.tri(visible.shape[1]).T)),
+))  # fmt: skip
+
+
+add_controls("softmax", (
+    ("softmax_key_by_key", "an online softmax, key by key", lambda **given:
+     attention.softmax(**given, weigh=lambda s, v: online(s, v, block=1))),
+    ("softmax_power_of_two", "exp as a power of two", {"weigh": power_of_two}),
+    ("scaled_dot_product_attention_sorted_keys", "scores in ascending order, weights brought back",
+     {"weigh": sorted_keys}),
+))  # fmt: skip
+
+
+add_controls("masks", (
+    ("softmax_added_infinity", "minus infinity added instead of chosen", {"weigh": added_infinity}),
+    ("additive_attention_large_sentinel", "hidden keys at -1e30, empty rows cleared", {"weigh":
+     large_sentinel}),
+))  # fmt: skip
+
+
+add_controls("scale", (
+    ("scaled_dot_product_attention_scaled_queries", "queries scaled before the product",
+     lambda query, **given: attention.scaled_dot_product_attention((query
+     * inverse_root(query.shape[-1])), **given, scale=lambda D: 1.0)),
+))  # fmt: skip
+
+
+add_controls("causal", (
+    ("causal_mask_running_sum", "a frontier from a running sum", lambda N, M:
+     np.cumsum((np.arange(M + 1) == np.clip(np.arange(N)[:, None] + M - N + 1, 0, M)), axis=-1)[:,
+     :M] == 0),
 ))  # fmt: skip

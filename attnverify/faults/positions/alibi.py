@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import add_faults, fault
-from attnverify.reference import attention, layers
+from attnverify.reference import attention
 
 RULE, BIAS = "get_slopes, clause 1", "alibi_attention: slope * (j - (M - N + i))"
 
@@ -44,14 +44,8 @@ def alibi_attention_slopes_by_batch(query: ndarray, key: ndarray, **given: Any) 
     return attention.alibi_attention(query, key, **given, score=score)
 
 
-@fault("alibi", "the last row's counts for all rows", source="this project",
-       clause="alibi_multi_head_attention, clause 2",
-       reveals="rows that see differently")  # fmt: skip
-def alibi_multi_head_attention_counts_of_last_row(**given: Any) -> Any:
-    def biases(H: int, visible: ndarray) -> ndarray:
-        return attention.get_alibi_biases(H, np.broadcast_to(visible[-1:], visible.shape))
-
-    return layers.alibi_multi_head_attention(**given, biases=biases)
+def counts_of_last_row(H: int, visible: ndarray) -> ndarray:
+    return attention.get_alibi_biases(H, np.broadcast_to(visible[-1:], visible.shape))
 
 
 add_faults("alibi", (
@@ -82,4 +76,7 @@ add_faults("alibi", (
     ("alibi_multi_head_attention_positions", "positions in place of counts", "this project",
      "alibi_multi_head_attention, clause 2", "a hidden key between visible ones",
      {"biases": lambda H, visible: attention.get_alibi_biases(H, np.ones_like(visible))}),
+    ("alibi_multi_head_attention_counts_of_last_row", "the last row's counts for all rows",
+     "this project", "alibi_multi_head_attention, clause 2", "rows that see differently",
+     {"biases": counts_of_last_row}),
 ))  # fmt: skip

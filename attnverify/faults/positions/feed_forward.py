@@ -27,40 +27,20 @@ def layer(given: Given, **changed: Any) -> Any:
 def layer_with(given: Given, change: Callable[[Given], Given]) -> Any:
     """A layer whose feed-forward sees other parameters."""
 
-    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
-        return feed_forward(x, change(parameters), eps)
-
-    return staged.transformer_xl_layer(**given, feed=feed)
-
-
-@fault("layers", "GELU in place of the ReLU", source="BERT, modeling.py",
-       clause=CLAUSE, reveals=FED)  # fmt: skip
-def transformer_xl_layer_gelu(**given: Any) -> Any:
-    def gelu(a: ndarray) -> ndarray:
-        return a / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)))
-
-    return layer(given, activation=gelu)
+    return staged.transformer_xl_layer(
+        **given, feed=lambda x, parameters, eps: feed_forward(x, change(parameters), eps)
+    )
 
 
-@fault("layers", "the feed-forward normed before its residual", source=OURS,
-       clause=CLAUSE, reveals=FED)  # fmt: skip
-def transformer_xl_layer_feed_normed_first(**given: Any) -> Any:
-    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
-        normed: ndarray = feed_forward(x, parameters, eps, residual=lambda x, y: y)
-        return x + normed
-
-    return staged.transformer_xl_layer(**given, feed=feed)
+def feed_normed_first(x: ndarray, parameters: Given, eps: float) -> ndarray:
+    normed: ndarray = feed_forward(x, parameters, eps, residual=lambda x, y: y)
+    return x + normed
 
 
-@fault("layers", "a feed-forward of what was normed again",
-       source="kimiyoung/transformer-xl, pre_lnorm", clause=CLAUSE, reveals=FED)  # fmt: skip
-def transformer_xl_layer_feed_pre_norm(**given: Any) -> Any:
-    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
-        normed = layer_norm(x, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
-        unchanged = {"residual": lambda x, y: y, "norm": lambda y, *rest: y}
-        return x + feed_forward(normed, parameters, eps, **unchanged)
-
-    return staged.transformer_xl_layer(**given, feed=feed)
+def feed_pre_norm(x: ndarray, parameters: Given, eps: float) -> ndarray:
+    normed = layer_norm(x, parameters["ff_norm.weight"], parameters.get("ff_norm.bias"), eps)
+    unchanged = {"residual": lambda x, y: y, "norm": lambda y, *rest: y}
+    return x + feed_forward(normed, parameters, eps, **unchanged)
 
 
 @fault("layers", "the first map's weight not transposed where it is square",
@@ -72,16 +52,6 @@ def transformer_xl_layer_inner_transposed(**given: Any) -> Any:
         return p | {"ff_in.weight": weight.T} if weight.shape[0] == weight.shape[1] else p
 
     return layer_with(given, turned)
-
-
-@fault("layers", "the eps of another library in the second norm",
-       source="Keras, LayerNormalization's epsilon of 1e-3", clause=CLAUSE,
-       reveals=f"{FED}, eps 1e-5")  # fmt: skip
-def transformer_xl_layer_second_eps(**given: Any) -> Any:
-    def feed(x: ndarray, parameters: Given, eps: float) -> ndarray:
-        return feed_forward(x, parameters, 1e-3)
-
-    return staged.transformer_xl_layer(**given, feed=feed)
 
 
 @fault("layers", "the first layer's feed-forward in all layers", source=OURS,
@@ -170,6 +140,17 @@ add_faults("layers", (
     ("transformer_xl_layer_one_norm_for_both", "the second norm by the parameters of the first",
      OURS, CLAUSE, FED,
      lambda **given: layer_with(given, lambda p: p | {"ff_norm.weight": p["layer_norm.weight"]})),
+    ("transformer_xl_layer_gelu", "GELU in place of the ReLU", "BERT, modeling.py", CLAUSE, FED,
+     lambda **given: layer( given, activation=lambda a: a / 2 * (1 + np.tanh(np.sqrt(2 / np.pi)
+     * (a + 0.044715 * a**3))), )),
+    ("transformer_xl_layer_feed_normed_first", "the feed-forward normed before its residual", OURS,
+     CLAUSE, FED, {"feed": feed_normed_first}),
+    ("transformer_xl_layer_feed_pre_norm", "a feed-forward of what was normed again",
+     "kimiyoung/transformer-xl, pre_lnorm", CLAUSE, FED, {"feed": feed_pre_norm}),
+    ("transformer_xl_layer_second_eps", "the eps of another library in the second norm",
+     "Keras, LayerNormalization's epsilon of 1e-3", CLAUSE, f"{FED}, eps 1e-5", lambda **given:
+     staged.transformer_xl_layer( **given, feed=lambda x, parameters, eps: feed_forward(x,
+     parameters, 1e-3) )),
 ))  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Faults of the layers: projections, biases, the residual and the norm."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,51 +25,9 @@ def multi_head_attention_empty_rows_zero(**given: Any) -> Any:
     return np.where((weights == 0).all(axis=(1, 3))[..., None], 0, output), weights
 
 
-@fault("layers", "a matrix that is not transposed", source="this project",
-       clause="weights as in torch.nn.Linear", reveals="F > 1")  # fmt: skip
-def relative_multi_head_attention_output_transposed(parameters: Any, **given: Any) -> Any:
-    turned = parameters | {"output.weight": parameters["output.weight"].T}
-    return layers.relative_multi_head_attention(parameters=turned, **given)
-
-
-@fault("layers", "values by the matrix of the keys where it fits",
-       source="this project", clause="self_attention", reveals="K = E")  # fmt: skip
-def self_attention_values_by_key_matrix(x: Any, parameters: Any, mask: Any = None) -> Any:
-    same = parameters["w_key"].shape == parameters["w_value"].shape
-    return layers.self_attention(
-        x, parameters | {"w_value": parameters["w_key"]} if same else parameters, mask
-    )
-
-
-@fault("layers", "the norm before the residual", source="this project", clause=NORM,
-       reveals="any")  # fmt: skip
-def transformer_xl_layer_norm_first(x: ndarray, parameters: Any, **given: Any) -> Any:
-    normed = layers.transformer_xl_layer(x, parameters=parameters, **given, residual=lambda x, y: y)
-    return x + normed
-
-
-def norm_by(variance: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        y = weight * (x - x.mean(axis=-1, keepdims=True)) / variance(x, eps)
-        return y if bias is None else y + bias
-
-    return norm
-
-
-@fault("layers", "a variance that divides by F - 1", source="this project",
-       clause="layer_norm, clause 1", reveals="any")  # fmt: skip
-def transformer_xl_layer_sample_variance(**given: Any) -> Any:
-    def deviation(x: ndarray, eps: float) -> ndarray:
-        return np.sqrt(x.var(axis=-1, keepdims=True) * x.shape[-1] / max(x.shape[-1] - 1, 1) + eps)
-
-    return layers.transformer_xl_layer(**given, norm=norm_by(deviation))
-
-
-@fault("layers", "eps beside the root", source="this project", clause=NORM,
-       reveals="eps 1e-3")  # fmt: skip
-def transformer_xl_layer_eps_outside(**given: Any) -> Any:
-    deviation = lambda x, eps: x.std(axis=-1, keepdims=True) + eps
-    return layers.transformer_xl_layer(**given, norm=norm_by(deviation))
+def norm_by(variance: Any, x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    y = weight * (x - x.mean(axis=-1, keepdims=True)) / variance(x, eps)
+    return y if bias is None else y + bias
 
 
 @fault("layers", "the last layer left out", source="this project",
@@ -117,4 +76,22 @@ add_faults("layers", (
      "transformer_xl, clause 1", "L > 1",
      lambda parameters, **given: layers.transformer_xl(parameters=[parameters[0]] *
       len(parameters), **given)),
+    ("relative_multi_head_attention_output_transposed", "a matrix that is not transposed",
+     "this project", "weights as in torch.nn.Linear", "F > 1", lambda parameters, **given:
+     layers.relative_multi_head_attention(parameters=parameters | {"output.weight":
+     parameters["output.weight"].T}, **given)),
+    ("self_attention_values_by_key_matrix", "values by the matrix of the keys where it fits",
+     "this project", "self_attention", "K = E", lambda x, parameters, mask=None:
+     layers.self_attention(x, parameters | {"w_value": parameters["w_key"]}
+     if (parameters["w_key"].shape == parameters["w_value"].shape) else parameters, mask )),
+    ("transformer_xl_layer_norm_first", "the norm before the residual", "this project", NORM,
+     "any", lambda x, parameters, **given: x + layers.transformer_xl_layer(x,
+     parameters=parameters, **given, residual=lambda x, y: y)),
+    ("transformer_xl_layer_sample_variance", "a variance that divides by F - 1", "this project",
+     "layer_norm, clause 1", "any", lambda **given: layers.transformer_xl_layer( **given,
+     norm=partial( norm_by, lambda x, eps: np.sqrt( x.var(axis=-1, keepdims=True)
+     * x.shape[-1] / max(x.shape[-1] - 1, 1) + eps ), ), )),
+    ("transformer_xl_layer_eps_outside", "eps beside the root", "this project", NORM, "eps 1e-3",
+     lambda **given: layers.transformer_xl_layer(**given, norm=partial(norm_by, (lambda x, eps:
+     x.std(axis=-1, keepdims=True) + eps)))),
 ))  # fmt: skip

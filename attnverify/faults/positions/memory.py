@@ -6,7 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.registry import add_faults, fault
-from attnverify.reference import attention, layers
+from attnverify.reference import attention
 
 WINDOW = "update_mems, clause 1"
 
@@ -15,28 +15,15 @@ def both(mem: ndarray, hid: ndarray) -> ndarray:
     return np.concatenate([mem, hid], axis=1)
 
 
-@fault("memory", "zeros in front of a memory that is not full",
-       source="this project", clause=WINDOW, reveals="S + N < mem_len")  # fmt: skip
-def update_mems_padded(**given: Any) -> Any:
-    def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
-        kept = attention.window(mem, hid, n)
-        return np.pad(kept, [(0, 0), (n - kept.shape[1], 0), (0, 0)])
-
-    return attention.update_mems(**given, window=window)
+def padded(mem: ndarray, hid: ndarray, n: int) -> ndarray:
+    kept = attention.window(mem, hid, n)
+    return np.pad(kept, [(0, 0), (n - kept.shape[1], 0), (0, 0)])
 
 
-@fault("memory",
-       "a segment that must fill the memory alone where it is longer, joined to the old",
-       source="this project", clause=WINDOW, reveals="N > mem_len")  # fmt: skip
-def update_mems_longer_segment(**given: Any) -> Any:
-    def window(mem: ndarray, hid: ndarray, n: int) -> ndarray:
-        return (
-            attention.window(mem, hid[:, :n], n)
-            if hid.shape[1] > n
-            else attention.window(mem, hid, n)
-        )
-
-    return attention.update_mems(**given, window=window)
+def longer_segment(mem: ndarray, hid: ndarray, n: int) -> ndarray:
+    return (
+        attention.window(mem, hid[:, :n], n) if hid.shape[1] > n else attention.window(mem, hid, n)
+    )
 
 
 @fault("memory", "a fresh memory that was never written",
@@ -46,26 +33,16 @@ def init_mems_uninitialised(**given: Any) -> Any:
     return mems and [np.full(mem.shape, np.nan) for mem in mems]
 
 
-@fault("memory", "every memory but the last position's forgotten",
-       source="this project", clause="transformer_xl: update_mems", reveals="N > 1")  # fmt: skip
-def transformer_xl_memory_of_one_position(**given: Any) -> Any:
-    def update(hids: Any, mems: Any, mem_len: int) -> Any:
-        return attention.update_mems(
-            hids, mems, mem_len, window=lambda mem, hid, n: attention.window(mem, hid[:, -1:], n)
-        )
-
-    return layers.transformer_xl(**given, update=update)
+def memory_of_one_position(hids: Any, mems: Any, mem_len: int) -> Any:
+    return attention.update_mems(
+        hids, mems, mem_len, window=lambda mem, hid, n: attention.window(mem, hid[:, -1:], n)
+    )
 
 
-@fault("memory", "the old memory passed on where the new segment is shorter",
-       source="this project", clause=WINDOW, reveals="N < S")  # fmt: skip
-def transformer_xl_memory_not_moved(**given: Any) -> Any:
-    def update(hids: Any, mems: Any, mem_len: int) -> Any:
-        if mems is not None and hids[0].shape[1] < mems[0].shape[1]:
-            return [mem[:, max(0, mem.shape[1] - mem_len) :].copy() for mem in mems]
-        return attention.update_mems(hids, mems, mem_len)
-
-    return layers.transformer_xl(**given, update=update)
+def memory_not_moved(hids: Any, mems: Any, mem_len: int) -> Any:
+    if mems is not None and hids[0].shape[1] < mems[0].shape[1]:
+        return [mem[:, max(0, mem.shape[1] - mem_len) :].copy() for mem in mems]
+    return attention.update_mems(hids, mems, mem_len)
 
 
 add_faults("memory", (
@@ -97,4 +74,14 @@ add_faults("memory", (
     ("transformer_xl_layer_memory_behind", "the memory behind the segment",
      "labml commit 1f38b232", "transformer_xl_layer, clause 2", "S > 0, other than N",
      {"together": lambda mem, x: np.concatenate([x, mem], axis=1)}),
+    ("update_mems_padded", "zeros in front of a memory that is not full", "this project", WINDOW,
+     "S + N < mem_len", {"window": padded}),
+    ("update_mems_longer_segment",
+     "a segment that must fill the memory alone where it is longer, joined to the old",
+     "this project", WINDOW, "N > mem_len", {"window": longer_segment}),
+    ("transformer_xl_memory_of_one_position", "every memory but the last position's forgotten",
+     "this project", "transformer_xl: update_mems", "N > 1", {"update": memory_of_one_position}),
+    ("transformer_xl_memory_not_moved",
+     "the old memory passed on where the new segment is shorter", "this project", WINDOW, "N < S",
+     {"update": memory_not_moved}),
 ))  # fmt: skip

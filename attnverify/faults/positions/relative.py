@@ -21,16 +21,6 @@ def clipped(t: ndarray, P: int) -> ndarray:
     return np.clip(t, 0, 2 * P - 1)
 
 
-@fault("relative", "offsets clipped at 16",
-       source="Shaw et al., max_relative_position",
-       clause="learned_relative_score, clause 4", reveals="M > 17")  # fmt: skip
-def learned_relative_attention_clipped_offsets(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        return P + np.clip(attention.table_rows(N, M, P, align) - P, -16, 16)
-
-    return attention.learned_relative_attention(**given, score=rows_by(rows))
-
-
 @fault("relative", "the future's rows for the past's",
        source="x-transformers commit 6d0c641", clause=ROW, reveals="N > 1 or M > 1")  # fmt: skip
 def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
@@ -39,15 +29,6 @@ def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
         return clipped(np.where(t == P, P, (t + P) % (2 * P)), P)
 
     return attention.learned_relative_attention(**given, score=rows_by(rows))
-
-
-@fault("relative", "head 0's table for all heads", source="this project",
-       clause=TERMS, reveals="H > 1")  # fmt: skip
-def learned_relative_attention_table_of_first_head(
-    key_pos_embeddings: ndarray, **given: Any
-) -> Any:
-    first = np.broadcast_to(key_pos_embeddings[:, :1], key_pos_embeddings.shape)
-    return attention.learned_relative_attention(key_pos_embeddings=first, **given)
 
 
 @fault("relative", "the query's bias in the position score too",
@@ -62,17 +43,6 @@ def learned_relative_score_query_bias_twice(
         key_pos_bias=key_pos_bias + more,
         query_pos_bias=query_pos_bias,
         **given,
-    )
-
-
-@fault("relative", "distances that ignore the memory", source="candle PR #899",
-       clause="transformer_xl_score, clause 2", reveals="M > N")  # fmt: skip
-def transformer_xl_attention_distance_without_memory(
-    position: ndarray, query: ndarray, **given: Any
-) -> Any:
-    past = max(given["key"].shape[2] - query.shape[2], 0)
-    return attention.transformer_xl_attention(
-        position=np.roll(position, past, axis=1), query=query, **given
     )
 
 
@@ -159,4 +129,16 @@ add_faults("relative", (
     ("transformer_xl_attention_grad_unshifted",
      "position scores whose gradient is not shifted back", "this project",
      "transformer_xl_attention_grad", "N > 1", {"by_row": lambda d, sees: (d, sees)}),
+    ("learned_relative_attention_clipped_offsets", "offsets clipped at 16",
+     "Shaw et al., max_relative_position", "learned_relative_score, clause 4", "M > 17",
+     lambda **given: attention.learned_relative_attention( **given, score=rows_by( lambda N, M, P,
+     align: P + np.clip(attention.table_rows(N, M, P, align) - P, -16, 16) ), )),
+    ("learned_relative_attention_table_of_first_head", "head 0's table for all heads",
+     "this project", TERMS, "H > 1", lambda key_pos_embeddings, **given:
+     attention.learned_relative_attention(key_pos_embeddings=np.broadcast_to(key_pos_embeddings[:,
+     :1], key_pos_embeddings.shape), **given)),
+    ("transformer_xl_attention_distance_without_memory", "distances that ignore the memory",
+     "candle PR #899", "transformer_xl_score, clause 2", "M > N", lambda position, query, **given:
+     attention.transformer_xl_attention(position=np.roll(position, max(given["key"].shape[2]
+     - query.shape[2], 0), axis=1), query=query, **given )),
 ))  # fmt: skip

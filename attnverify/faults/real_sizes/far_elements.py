@@ -35,15 +35,6 @@ for operation in ("scaled_dot_product_score", "additive_score", "transformer_xl_
     )
 
 
-@fault("relative", "distances beyond 4096 read as 4096", source=OURS,
-       clause="learned_relative_score", reveals="M > 4097")  # fmt: skip
-def learned_relative_score_distance_of_4096(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        return P + np.clip(attention.table_rows(N, M, P, align) - P, -4096, 4096)
-
-    return attention.learned_relative_score(**given, table_rows=rows)
-
-
 for operation in ("rel_shift", "shift_right"):
     add_fault(
         operation,
@@ -58,33 +49,12 @@ for operation in ("rel_shift", "shift_right"):
     )
 
 
-@fault("alibi", "visible keys counted up to 4095", source=OURS,
-       clause="get_alibi_biases", reveals="M > 4095")  # fmt: skip
-def get_alibi_biases_count_of_4095(n_heads: int, visible: ndarray) -> Any:
-    count = np.minimum(np.cumsum(visible, axis=-1), 4095)
-    return attention.get_slopes(n_heads)[:, None, None] * count
-
-
-@fault("relative", "distances beyond 2048 in float16", source=OURS,
-       clause="sinusoidal_positions", reveals="M > 2049")  # fmt: skip
-def sinusoidal_positions_half_distances(M: int, F: int) -> Any:
-    distance = np.arange(M)[::-1].astype(np.float16).astype(np.float64)
-    return attention.sinusoidal_positions(M, F, distance=distance)
-
-
 @fault("masks", "padding beyond 4096 keys ignored", source=OURS,
        clause="merge_masks, clause 3", reveals="M > 4096 and key_padding_mask")  # fmt: skip
 def merge_masks_padding_of_4096(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask & (np.arange(key_padding_mask.shape[-1]) < 4096)
     return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
-
-
-@fault("dropout", "weights beyond 4096 keys kept unscaled", source=OURS,
-       clause="dropout, clause 2", reveals="M > 4096")  # fmt: skip
-def dropout_first_4096_keys(weights: ndarray, keep: Any, p: float) -> Any:
-    inside = np.arange(weights.shape[-1]) < 4096
-    return np.where(inside, attention.dropout(weights, keep, p), weights)
 
 
 @fault("layers", "keys beyond 4096 not attended to", source=OURS,
@@ -127,24 +97,6 @@ def self_attention_first_1024(x: ndarray, parameters: Any, mask: Any = None) -> 
     return layers.self_attention(x, parameters, inside)
 
 
-@fault("backward", "queries beyond 1536 left out of the key's gradient",
-       source=OURS, clause="gradients by key", reveals="N > 1536")  # fmt: skip
-def scaled_dot_product_attention_grad_first_1536_queries(**given: Any) -> Any:
-    def key_grad(d: ndarray, visible: ndarray, query: ndarray) -> ndarray:
-        return gradients.key_grad(d[..., :1536, :], visible[..., :1536, :], query[..., :1536, :])
-
-    return gradients.scaled_dot_product_attention_grad(**given, key_grad=key_grad)
-
-
-@fault("backward", "the query's gradient from the first 4096 keys", source=OURS,
-       clause="gradients by query", reveals="M > 4096")  # fmt: skip
-def scaled_dot_product_attention_grad_first_4096_keys(**given: Any) -> Any:
-    def query_grad(d: ndarray, visible: ndarray, key: ndarray) -> ndarray:
-        return gradients.query_grad(d[..., :4096], visible[..., :4096], key[..., :4096, :])
-
-    return gradients.scaled_dot_product_attention_grad(**given, query_grad=query_grad)
-
-
 @fault("backward", "the gradient by the positions of distances below 4096 alone",
        source=OURS, clause="gradients by position", reveals="M > 4096")  # fmt: skip
 def transformer_xl_attention_grad_first_4096_positions(**given: Any) -> Any:
@@ -163,4 +115,43 @@ add_faults("memory", (
     ("update_mems_first_1024", "memories beyond 1024 positions cut", OURS,
      "update_mems, clause 1", "S + N > 1024, mem_len > 1024",
      lambda hids, mems, mem_len: attention.update_mems(hids, mems, min(mem_len, 1024))),
+))  # fmt: skip
+
+
+add_faults("relative", (
+    ("learned_relative_score_distance_of_4096", "distances beyond 4096 read as 4096", OURS,
+     "learned_relative_score", "M > 4097", lambda **given: attention.learned_relative_score(
+     **given, table_rows=lambda N, M, P, align: ( P + np.clip(attention.table_rows(N, M, P,
+     align) - P, -4096, 4096) ), )),
+    ("sinusoidal_positions_half_distances", "distances beyond 2048 in float16", OURS,
+     "sinusoidal_positions", "M > 2049", lambda M, F: attention.sinusoidal_positions(M, F,
+     distance=np.arange(M)[::-1].astype(np.float16).astype(np.float64))),
+))  # fmt: skip
+
+
+add_faults("alibi", (
+    ("get_alibi_biases_count_of_4095", "visible keys counted up to 4095", OURS, "get_alibi_biases",
+     "M > 4095", lambda n_heads, visible: attention.get_slopes(n_heads)[:, None, None]
+     * np.minimum(np.cumsum(visible, axis=-1), 4095)),
+))  # fmt: skip
+
+
+add_faults("dropout", (
+    ("dropout_first_4096_keys", "weights beyond 4096 keys kept unscaled", OURS,
+     "dropout, clause 2", "M > 4096", lambda weights, keep, p:
+     np.where((np.arange(weights.shape[-1]) < 4096), attention.dropout(weights, keep, p), weights)),
+))  # fmt: skip
+
+
+add_faults("backward", (
+    ("scaled_dot_product_attention_grad_first_1536_queries",
+     "queries beyond 1536 left out of the key's gradient", OURS, "gradients by key", "N > 1536",
+     lambda **given: gradients.scaled_dot_product_attention_grad( **given, key_grad=lambda d,
+     visible, query: gradients.key_grad( d[..., :1536, :], visible[..., :1536, :], query[...,
+     :1536, :] ), )),
+    ("scaled_dot_product_attention_grad_first_4096_keys",
+     "the query's gradient from the first 4096 keys", OURS, "gradients by query", "M > 4096",
+     lambda **given: gradients.scaled_dot_product_attention_grad( **given, query_grad=lambda d,
+     visible, key: gradients.query_grad( d[..., :4096], visible[..., :4096], key[..., :4096, :] ),
+     )),
 ))  # fmt: skip

@@ -4,6 +4,7 @@ there are thousands of them, where one key weighs little.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,34 +23,16 @@ ATTENTIONS = (
 )
 
 
-def weigh_without(lost: Callable[[int], Any], beyond: int) -> Any:
+def weigh_without(
+    lost: Callable[[int], Any], beyond: int, score: ndarray, visible: ndarray
+) -> ndarray:
     """The softmax without some of the keys, where there are more than ``beyond``."""
-
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        M = score.shape[-1]
-        if beyond >= M:
-            return attention.weigh(score, visible)
-        kept = np.ones(M, bool)
-        kept[lost(M)] = False
-        return attention.weigh(score, visible & kept)
-
-    return weigh
-
-
-def lose_last(M: int) -> Any:
-    return M - 1
-
-
-def lose_first(M: int) -> Any:
-    return 0
-
-
-def lose_tile_edges(M: int) -> Any:
-    return slice(128, None, 128)
-
-
-def lose_tail(M: int) -> Any:
-    return slice(M // 128 * 128, None)
+    M = score.shape[-1]
+    if beyond >= M:
+        return attention.weigh(score, visible)
+    kept = np.ones(M, bool)
+    kept[lost(M)] = False
+    return attention.weigh(score, visible & kept)
 
 
 for operation in ATTENTIONS:
@@ -57,7 +40,7 @@ for operation in ATTENTIONS:
         add_fault(
             name,
             "last_key_beyond_2048",
-            {"weigh": weigh_without(lose_last, 2048)},
+            {"weigh": partial(weigh_without, lambda M: M - 1, 2048)},
             kind="blocks" if not backward else "backward",
             words=f"the last key lost beyond 2048 keys{backward}",
             clause=TAIL,
@@ -68,7 +51,7 @@ for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
     add_fault(
         operation,
         "first_key_beyond_4096",
-        {"weigh": weigh_without(lose_first, 4096)},
+        {"weigh": partial(weigh_without, lambda M: 0, 4096)},
         kind="blocks",
         words="the first key lost beyond 4096 keys",
         clause=TAIL,
@@ -79,7 +62,7 @@ for operation in ("scaled_dot_product_attention", "transformer_xl_attention"):
     add_fault(
         operation,
         "tile_edges_beyond_4200",
-        {"weigh": weigh_without(lose_tile_edges, 4200)},
+        {"weigh": partial(weigh_without, lambda M: slice(128, None, 128), 4200)},
         kind="blocks",
         words="the first key of every tile of 128 lost beyond 4200 keys",
         clause=TAIL,
@@ -90,7 +73,7 @@ for operation in ("additive_attention_grad", "learned_relative_attention_grad"):
     add_fault(
         operation,
         "tail_beyond_2048",
-        {"weigh": weigh_without(lose_tail, 2048)},
+        {"weigh": partial(weigh_without, lambda M: slice(M // 128 * 128, None), 2048)},
         kind="backward",
         words="a last tile of 128 keys that is not full, lost beyond 2048 keys in the backward "
         "pass",

@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from attnverify.faults.real_sizes.far_elements import zero_beyond
 from attnverify.faults.real_sizes.table import OURS, add_fault
-from attnverify.faults.registry import fault, reference_of
+from attnverify.faults.registry import add_faults, fault, reference_of
 from attnverify.reference import attention, gradients, layers
 
 
@@ -58,23 +58,11 @@ def alibi_attention_padded_scale(**given: Any) -> Any:
     return attention.alibi_attention(**given, score=partial(attention.alibi_score, scale=scale))
 
 
-@fault("additive", "hidden units beyond 256 left out", source=OURS,
-       clause="additive_score", reveals="A > 256")  # fmt: skip
-def additive_attention_first_256_units(w_score: ndarray, **given: Any) -> Any:
-    w_score = np.where(np.arange(len(w_score)) < 256, w_score, 0)
-    return attention.additive_attention(w_score=w_score, **given)
-
-
-@fault("layers", "a variance over the first 256 columns", source=OURS,
-       clause="transformer_xl_layer, clause 3", reveals="F > 256")  # fmt: skip
-def transformer_xl_layer_first_256_columns(**given: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        part = x[..., :256]
-        deviation = np.sqrt(part.var(axis=-1, keepdims=True) + eps)
-        y = weight * (x - part.mean(axis=-1, keepdims=True)) / deviation
-        return y if bias is None else y + bias
-
-    return layers.transformer_xl_layer(**given, norm=norm)
+def first_256_columns(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    part = x[..., :256]
+    deviation = np.sqrt(part.var(axis=-1, keepdims=True) + eps)
+    y = weight * (x - part.mean(axis=-1, keepdims=True)) / deviation
+    return y if bias is None else y + bias
 
 
 @fault("layers", "no bias on the output beyond column 256", source=OURS,
@@ -153,3 +141,16 @@ def alibi_attention_slopes_of_64_heads(**given: Any) -> Any:
         return attention.get_slopes(H)[np.arange(H) % 64]
 
     return attention.alibi_attention(**given, score=partial(attention.alibi_score, slopes=slopes))
+
+
+add_faults("additive", (
+    ("additive_attention_first_256_units", "hidden units beyond 256 left out", OURS,
+     "additive_score", "A > 256", lambda w_score, **given: attention.additive_attention(
+     w_score=np.where(np.arange(len(w_score)) < 256, w_score, 0), **given)),
+))  # fmt: skip
+
+
+add_faults("layers", (
+    ("transformer_xl_layer_first_256_columns", "a variance over the first 256 columns", OURS,
+     "transformer_xl_layer, clause 3", "F > 256", {"norm": first_256_columns}),
+))  # fmt: skip

@@ -1,6 +1,7 @@
 """Faults of attention today: heads that share, caps, sinks, windows, and what an lse sends."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,16 +52,9 @@ def shorter_in_decode(x: Options) -> Any:
     return (left - 1, right) if left and x["query"].shape[2] == 1 else x.get("window")
 
 
-def one_longer(left: Any, right: Any) -> Any:
-    return (None if left is None else left + 1, right)
-
-
-def length_by(step: int) -> Callable[[Options], Any]:
-    def lengths(x: Options) -> Any:
-        given = x.get("lengths")
-        return None if given is None else np.clip(given + step, 0, x["key"].shape[2])
-
-    return lengths
+def length_by(step: int, x: Options) -> Any:
+    given = x.get("lengths")
+    return None if given is None else np.clip(given + step, 0, x["key"].shape[2])
 
 
 def placed(function: Callable[..., Any], **new: Callable[[Options], Any]) -> Any:
@@ -162,19 +156,15 @@ def without_cap_slope(found: list[ndarray], **x: Any) -> Any:
     return [d_query * factor, *found[1:]]
 
 
-def of_last_head(place: int) -> Any:
+def of_last_head(place: int, /, found: list[ndarray], **x: Any) -> Any:
     """A gradient by keys or values that one head of the group sends alone."""
-
-    def change(found: list[ndarray], **x: Any) -> Any:
-        r = x["query"].shape[1] // x["key"].shape[1]
-        last = np.arange(x["query"].shape[1]) % r == r - 1
-        names = ("d_output", "d_lse")
-        alone = {name: np.where(last.reshape(-1, *[1] * (x[name].ndim - 2)), x[name], 0)
-                 for name in names}  # fmt: skip
-        found[place] = gradient(**x | alone)[place]
-        return found
-
-    return change
+    r = x["query"].shape[1] // x["key"].shape[1]
+    last = np.arange(x["query"].shape[1]) % r == r - 1
+    names = ("d_output", "d_lse")
+    alone = {name: np.where(last.reshape(-1, *[1] * (x[name].ndim - 2)), x[name], 0)
+             for name in names}  # fmt: skip
+    found[place] = gradient(**x | alone)[place]
+    return found
 
 
 def mean_over_heads(found: list[ndarray], **x: Any) -> Any:
@@ -193,14 +183,6 @@ def sink_gradient(change: Callable[..., Any]) -> Any:
     return gradients(changed_one)
 
 
-def sink_without_lse(by_sink: ndarray, **x: Any) -> Any:
-    return gradient(**x | {"d_lse": 0 * x["d_lse"]})[-1]
-
-
-def sink_without_delta(by_sink: ndarray, **x: Any) -> Any:
-    return gradient(**x | {"d_output": 0 * x["d_output"]})[-1]
-
-
 def lse_through_empty_rows(by_sink: ndarray, **x: Any) -> Any:
     """What arrives at rows that see no key kept from the sink."""
     seen = attention(**x_without(x, "sink"))[1] > -np.inf
@@ -213,16 +195,17 @@ def x_without(x: Options, *names: str) -> Options:
 
 add_faults("softmax", (
     ("grouped_attention_window_one_more", "a window with a key more on the left",
-     "mlx #3552", SEEN, "a left window", changed(window=window_by(one_longer))),
+     "mlx #3552", SEEN, "a left window", changed(window=window_by(lambda left, right: (None
+      if left is None else left + 1, right)))),
     ("grouped_attention_oldest_key_lost", "a decode step that loses its oldest key",
      "sglang #32087", SEEN, "N = 1, a left window", changed(window=shorter_in_decode)),
     ("grouped_attention_right_side_unread", "the right side of windows ignored",
      "onnxruntime/mobius #371", SEEN, "a right window",
      changed(window=window_by(lambda left, right: (left, None)))),
     ("grouped_attention_last_key_lost", "the last key of a length lost", "this project", SEEN,
-     "lengths", placed(attention, lengths=length_by(-1))),
+     "lengths", placed(attention, lengths=partial(length_by, -1))),
     ("grouped_attention_stale_key", "the key behind a length seen", "this project", SEEN,
-     "lengths < M", placed(attention, lengths=length_by(1))),
+     "lengths < M", placed(attention, lengths=partial(length_by, 1))),
     ("grouped_attention_first_key_lost", "the first key lost", "this project", SEEN, "M > 1",
      changed(mask=with_first_keys_lost)),
     ("grouped_attention_causal_forgotten", "causality ignored", "tt-metal #48899", SEEN, "causal",
@@ -305,10 +288,10 @@ add_faults("backward", (
     ("grouped_attention_grad_lengths_ignored", "a backward pass without lengths",
      "sgl-flash-attn #29", BACK, "lengths", placed(gradient, lengths=lambda x: None)),
     ("grouped_attention_grad_keys_of_one_head", "the gradient by keys from one head of each group",
-     "levanter #449", f"{BACK}, clause 1", "H > G", gradients(of_last_head(1))),
+     "levanter #449", f"{BACK}, clause 1", "H > G", gradients(partial(of_last_head, 1))),
     ("grouped_attention_grad_values_of_one_head", "the gradient by values from one head of each "
      "group", "flash-linear-attention #384", f"{BACK}, clause 1", "H > G",
-     gradients(of_last_head(2))),
+     gradients(partial(of_last_head, 2))),
     ("grouped_attention_grad_mean_over_heads", "the mean over the heads of a group",
      "prime-rl #2681", f"{BACK}, clause 1", "H > G", gradients(mean_over_heads)),
     ("grouped_attention_grad_without_cap_slope", "a cap whose slope is left out", "this project",
@@ -316,9 +299,11 @@ add_faults("backward", (
     ("grouped_attention_grad_sink_missing", "a gradient of 0 by the sink",
      "flash-attention #1973", BACK, "sink", sink_gradient(lambda by_sink, **x: 0 * by_sink)),
     ("grouped_attention_grad_sink_without_lse", "the sink without what arrives at the lse",
-     "flash-attention #2706", f"{BACK}, clause 3", "sink", sink_gradient(sink_without_lse)),
+     "flash-attention #2706", f"{BACK}, clause 3", "sink", sink_gradient(lambda by_sink,
+      **x: gradient(**x | {"d_lse": 0 * x["d_lse"]})[-1])),
     ("grouped_attention_grad_sink_without_delta", "the sink without what arrives at the output",
-     "flash-attention #2102", BACK, "sink", sink_gradient(sink_without_delta)),
+     "flash-attention #2102", BACK, "sink", sink_gradient(lambda by_sink, **x: gradient(**x
+      | {"d_output": 0 * x["d_output"]})[-1])),
     ("grouped_attention_grad_sink_of_seeing_rows", "the sink without rows that see no key",
      "flash-attention #2706", f"{BACK}, clause 3", "sink, rows without keys",
      sink_gradient(lse_through_empty_rows)),

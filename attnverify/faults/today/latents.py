@@ -4,6 +4,7 @@ what each of the parts receives.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,9 @@ def times_zero(name: str) -> Any:
     return answered(leaking)
 
 
-def lengths_by(step: int) -> Callable[[Options], Any]:
-    def lengths(x: Options) -> Any:
-        given = x.get("lengths")
-        return None if given is None else np.clip(given + step, 0, x["latent"].shape[1])
-
-    return lengths
+def lengths_by(step: int, x: Options) -> Any:
+    given = x.get("lengths")
+    return None if given is None else np.clip(given + step, 0, x["latent"].shape[1])
 
 
 def first_of(name: str) -> Callable[[Options], Any]:
@@ -102,36 +100,25 @@ def back(**new: Callable[[Options], Any]) -> Any:
     return with_arguments(gradient, **new)
 
 
-def by_group(change: Callable[..., Any]) -> Any:
+def by_group(change: Callable[..., Any], /, **x: Any) -> Any:
     """The gradients of one group of heads, changed, and then cut into those of its parts."""
-
-    def call(**x: Any) -> Any:
-        whole, (E, _) = one_group(x), widths(x)
-        d_q, d_k, d_v, *by_sink = change(list(of_grouped(**whole)), **whole)
-        d_k = d_k[:, 0]
-        return d_q[..., :E], d_q[..., E:], d_k[..., :E] + d_v[:, 0], d_k[..., E:], *by_sink
-
-    return call
+    whole, (E, _) = one_group(x), widths(x)
+    d_q, d_k, d_v, *by_sink = change(list(of_grouped(**whole)), **whole)
+    d_k = d_k[:, 0]
+    return d_q[..., :E], d_q[..., E:], d_k[..., :E] + d_v[:, 0], d_k[..., E:], *by_sink
 
 
-def latent_of(change: Callable[[ndarray, ndarray], ndarray]) -> Any:
+def latent_of(change: Callable[[ndarray, ndarray], ndarray], /, **x: Any) -> Any:
     """What the latent receives, of what it does as the keys and as the values."""
-
-    def call(**x: Any) -> Any:
-        (_, d_k, d_v, *_), (E, _) = of_grouped(**one_group(x)), widths(x)
-        found = gradient(**x)
-        return *found[:2], change(d_k[:, 0, :, :E], d_v[:, 0]), *found[3:]
-
-    return call
+    (_, d_k, d_v, *_), (E, _) = of_grouped(**one_group(x)), widths(x)
+    found = gradient(**x)
+    return *found[:2], change(d_k[:, 0, :, :E], d_v[:, 0]), *found[3:]
 
 
 def times(at: int, factor: Callable[[Options], float]) -> Any:
     """One of the gradients times a number, where there is one."""
 
-    def call(**x: Any) -> Any:
-        return tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
-
-    return call
+    return lambda **x: tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
 
 
 def half(H: int) -> ndarray:
@@ -142,15 +129,11 @@ def last(H: int) -> ndarray:
     return np.arange(H) == H - 1
 
 
-def of_heads(at: int, which: Callable[[int], ndarray]) -> Any:
+def of_heads(at: int, which: Callable[[int], ndarray], /, **x: Any) -> Any:
     """What all heads share receives from some of them."""
-
-    def call(**x: Any) -> Any:
-        mine, found = which(x["query"].shape[1])[:, None], gradient(**x)
-        arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
-        return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
-
-    return call
+    mine, found = which(x["query"].shape[1])[:, None], gradient(**x)
+    arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
+    return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
 
 
 def hidden_times_zero(**x: Any) -> Any:
@@ -200,9 +183,9 @@ add_faults("blocks", (
     ("latent_attention_hidden_position_times_zero", "0 times the position of a hidden key",
      "vllm #43961", SEEN, "NaN in a hidden position", times_zero("key_rope")),
     ("latent_attention_last_key_lost", "the last key of each length lost", "sglang #32087", SEEN,
-     "lengths", placed(attention, lengths=lengths_by(-1))),
+     "lengths", placed(attention, lengths=partial(lengths_by, -1))),
     ("latent_attention_key_behind", "the key behind each length seen", "this project", SEEN,
-     "lengths", placed(attention, lengths=lengths_by(1))),
+     "lengths", placed(attention, lengths=partial(lengths_by, 1))),
     ("latent_attention_first_length", "the first entry's length for all", "this project", SEEN,
      "lengths, B > 1", placed(attention, lengths=first_of("lengths"))),
     ("latent_attention_causal_forgotten", "causality ignored", "tt-metal #48899", SEEN, "causal",
@@ -227,21 +210,23 @@ add_faults("blocks", (
 ))  # fmt: skip
 add_faults("backward", (
     (f"{BACK}_keys_alone", "what the latent receives as the values lost", "this project",
-     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_key)),
+     f"{BACK}, clause 1", "any", partial(latent_of, lambda by_key, by_value: by_key)),
     (f"{BACK}_values_alone", "what the latent receives as the keys lost", "this project",
-     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_value)),
+     f"{BACK}, clause 1", "any", partial(latent_of, lambda by_key, by_value: by_value)),
     (f"{BACK}_values_twice", "what the latent receives as the values added twice", "this project",
-     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: by_key + 2 * by_value)),
+     f"{BACK}, clause 1", "any", partial(latent_of, lambda by_key,
+      by_value: by_key + 2 * by_value)),
     (f"{BACK}_latent_twice", "what the latent receives counted twice", "AReno PR #496",
-     f"{BACK}, clause 1", "any", latent_of(lambda by_key, by_value: 2 * (by_key + by_value))),
+     f"{BACK}, clause 1", "any", partial(latent_of, lambda by_key,
+      by_value: 2 * (by_key + by_value))),
     (f"{BACK}_position_of_half_the_heads", "the gradient by the position from half of the heads",
-     "Megatron-LM #1699", f"{BACK}, clause 2", "H > 1", of_heads(3, half)),
+     "Megatron-LM #1699", f"{BACK}, clause 2", "H > 1", partial(of_heads, 3, half)),
     (f"{BACK}_position_twice", "the gradient by the position summed twice",
      "Megatron-LM PR #6839", f"{BACK}, clause 2", "any", times(3, lambda x: 2.0)),
     (f"{BACK}_position_of_last_head", "the gradient by the position from the last head",
-     "levanter #449", f"{BACK}, clause 2", "H > 1", of_heads(3, last)),
+     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(of_heads, 3, last)),
     (f"{BACK}_latent_of_last_head", "the gradient by the latent from the last head",
-     "levanter #449", f"{BACK}, clause 2", "H > 1", of_heads(2, last)),
+     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(of_heads, 2, last)),
     (f"{BACK}_mean_over_heads", "the mean over the heads in place of their sum", "prime-rl #2681",
      f"{BACK}, clause 2", "H > 1", times(2, lambda x: 1 / x["query"].shape[1])),
     (f"{BACK}_position_missing", "a gradient of 0 by the position", "this project",
@@ -259,7 +244,7 @@ add_faults("backward", (
     (f"{BACK}_base_two", "what arrives at the lse times log 2", "attention-gym #200",
      f"{BACK}, clause 4", "d_lse", back(d_lse=lambda x: x["d_lse"] * float(np.log(2.0)))),
     (f"{BACK}_without_cap_slope", "a cap whose slope is left out", "this project",
-     f"{BACK}, clause 4", "soft_cap", by_group(without_cap_slope)),
+     f"{BACK}, clause 4", "soft_cap", partial(by_group, without_cap_slope)),
     (f"{BACK}_sink_missing", "a gradient of 0 by the sink", "flash-attention #1973",
      f"{BACK}, clause 4", "sink", times(4, lambda x: 0.0)),
     (f"{BACK}_sink_mean_over_batch", "the mean over the batch in place of the sum for the sink",

@@ -41,10 +41,6 @@ def unguarded_maximum(outputs: ndarray, lses: ndarray) -> Any:
     return (e[..., None] * shown).sum(axis=0) / total[..., None], np.log(total)
 
 
-def of_the_maximum(outputs: ndarray, lses: ndarray) -> Any:
-    return merge(outputs, lses)[0], lses.max(axis=0)
-
-
 def unweighted_sum(outputs: ndarray, lses: ndarray) -> Any:
     """Parts that are added with exp(lse_c - max), undivided."""
     top = lses.max(axis=0)
@@ -99,7 +95,7 @@ add_faults("softmax", (
     ("merge_attention_without_maximum", "exponentials with no maximum taken from them",
      "this project", LSE, "lses beyond 88", unguarded_maximum),
     ("merge_attention_lse_of_maximum", "the largest lse for that of all", "this project",
-     LSE, "C > 1", of_the_maximum),
+     LSE, "C > 1", lambda outputs, lses: (merge(outputs, lses)[0], lses.max(axis=0))),
     ("merge_attention_undivided", "parts that are not divided by their sum", "this project",
      ONE, "C > 1", unweighted_sum),
     ("merge_attention_next_head", "the lse of another head", "local-inference-lab/vllm #17",

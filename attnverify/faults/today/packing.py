@@ -1,6 +1,7 @@
 """Faults of sequences that lie end to end: whose keys a row sees, and from where it counts."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,27 +52,19 @@ def counted(x: Options) -> ndarray:
     return sizes(x)[1] if given is None else given
 
 
-def one_key_less(x: Options) -> ndarray:
-    return np.maximum(counted(x) - 1, 0)
-
-
 def placed(x: Options) -> ndarray:
     """Where the rows of each sequence stand."""
     given: ndarray | None = x.get("offset")
     return counted(x) - sizes(x)[0] if given is None else given
 
 
-def first_for_all(name: str) -> Callable[[Options], Any]:
+def first_for_all(name: str, x: Options) -> Any:
     """The first sequence's option for every one, where it is given."""
-
-    def option(x: Options) -> Any:
-        given = x.get(name)
-        if given is None:
-            return None
-        first = np.full_like(given, given[0])
-        return first if name == "offset" else np.minimum(first, sizes(x)[1])
-
-    return option
+    given = x.get(name)
+    if given is None:
+        return None
+    first = np.full_like(given, given[0])
+    return first if name == "offset" else np.minimum(first, sizes(x)[1])
 
 
 def by_sequence(x: Options, starts: ndarray, count: int) -> ndarray:
@@ -133,10 +126,6 @@ def rows_outside(x: Options) -> ndarray:
     return of_no_sequence(x["query_starts"], len(x["query"]))
 
 
-def outside_joined(**x: Any) -> Any:
-    return attention(**x | joined_outside(x))
-
-
 def outside_unwritten(output: ndarray, lse: ndarray, **x: Any) -> Any:
     """What a buffer held in rows of no sequence."""
     outside = rows_outside(x)[:, None]
@@ -147,11 +136,6 @@ def values_times_zero(output: ndarray, lse: ndarray, **x: Any) -> Any:
     """0 times what stands in tokens of no sequence."""
     outside = of_no_sequence(x["key_starts"], len(x["value"]))
     return output + 0 * x["value"][outside].sum(), lse
-
-
-def by_longest_query(x: Options) -> ndarray:
-    """Keys beyond the longest sequence of queries left out."""
-    return np.minimum(counted(x), max(int(sizes(x)[0].max(initial=0)), 1))
 
 
 def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
@@ -210,11 +194,6 @@ def over_heads(found: list[ndarray], **x: Any) -> Any:
     return [found[0], found[1] / r, found[2] / r, *found[3:]]
 
 
-def outside_times_zero(found: list[ndarray], **x: Any) -> Any:
-    """0 times queries of no sequence in the gradient by the keys."""
-    return [found[0], found[1] + 0 * x["query"][rows_outside(x)].sum(), *found[2:]]
-
-
 add_faults("blocks", (
     ("packed_attention_next_sequence", "the keys of the sequence behind", "this project", OWN,
      "B > 1", seeing(next_sequence)),
@@ -225,18 +204,19 @@ add_faults("blocks", (
     ("packed_attention_last_row_of_next", "the last row of a sequence counted to the next",
      "this project", OWN, "B > 1", seeing(with_last_row_before)),
     ("packed_attention_last_key_lost", "the last key of each sequence lost", "this project", OWN,
-     "any", changed(lengths=one_key_less, offset=placed)),
+     "any", changed(lengths=lambda x: np.maximum(counted(x) - 1, 0), offset=placed)),
     ("packed_attention_empty_left_out", "sequences without a query left out of one list alone",
      "flashinfer #3047", EMPTY, "an empty sequence before others", seeing(without_empty)),
     ("packed_attention_first_lengths", "the first sequence's length for all", "sgl-flash-attn #29",
-     LENGTHS, "lengths, B > 1", changed(lengths=first_for_all("lengths"), offset=placed)),
+     LENGTHS, "lengths, B > 1", changed(lengths=partial(first_for_all, "lengths"), offset=placed)),
     ("packed_attention_first_offset", "the first sequence's offset for all", "vllm #36580",
-     LENGTHS, "offset, B > 1", changed(offset=first_for_all("offset"))),
+     LENGTHS, "offset, B > 1", changed(offset=partial(first_for_all, "offset"))),
     ("packed_attention_offset_forgotten", "offsets ignored", "executorch #21749", LENGTHS,
      "offset", changed(offset=lambda x: None)),
     ("packed_attention_keys_of_longest_query", "keys beyond the longest sequence of queries lost",
      "nano-vllm #213", OWN, "more keys than queries",
-     changed(lengths=by_longest_query, offset=placed)),
+     changed(lengths=lambda x: np.minimum(counted(x), max(int(sizes(x)[0].max(initial=0)), 1)),
+      offset=placed)),
     ("packed_attention_pinned_once", "pinned keys of the first sequence alone", "cactus #688",
      PLACE, "pinned keys with a window, B > 1", seeing(pinned_everywhere)),
     ("packed_attention_causal_forgotten", "causality ignored", "tt-metal #48899", PLACE, "causal",
@@ -244,7 +224,8 @@ add_faults("blocks", (
     ("packed_attention_chunk_forgotten", "chunks ignored", "vllm #36580", PLACE, "chunk",
      changed(chunk=lambda x: None)),
     ("packed_attention_outside_joined", "rows of no sequence joined to the nearest one",
-     "this project", OUTSIDE, "rows of no sequence", outside_joined),
+     "this project", OUTSIDE, "rows of no sequence", lambda **x: attention(**x
+      | joined_outside(x))),
     ("packed_attention_outside_unwritten", "rows of no sequence left as they were",
      "tilelang #2461", OUTSIDE, "rows of no sequence", answered(outside_unwritten)),
     ("packed_attention_outside_times_zero", "0 times what stands in keys of no sequence",
@@ -299,7 +280,8 @@ add_faults("backward", (
      "cudnn-frontend #405", f"{BACK}, clause 3", "sink, B > 1", sink_gradient(sink_of_last)),
     ("packed_attention_grad_outside_times_zero", "0 times what stands in queries of no sequence",
      "pytorch #188933", f"{BACK}, clause 2", "NaN in queries of no sequence",
-     gradients(outside_times_zero)),
+     gradients(lambda found, **x: [found[0], found[1] + 0 * x["query"][rows_outside(x)].sum(),
+      *found[2:]])),
 ))  # fmt: skip
 add_conventional("blocks", (
     ("packed_attention_as_one", "sequences", "one", "axolotl #1375", OWN, "B > 1"),

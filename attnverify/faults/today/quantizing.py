@@ -1,6 +1,7 @@
 """Faults of numbers that are stored in eight bits."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,6 @@ def scaled_by(change: Callable[[ndarray], ndarray]) -> Any:
     return with_arguments(dequantize, scale=lambda x: change(x["scale"]))
 
 
-def stored_by(change: Callable[[ndarray], ndarray]) -> Any:
-    return with_arguments(dequantize, stored=lambda x: change(x["stored"]))
-
-
 def answered(change: Callable[..., Any]) -> Any:
     """The right numbers, changed."""
     return lambda **x: change(dequantize(**x), **x)
@@ -39,10 +36,6 @@ def instead_of_nan(size: float) -> Callable[[ndarray], ndarray]:
     return lambda bits: np.where(bits & 127 == 127, np.copysign(size, float8(bits)), float8(bits))
 
 
-def without_subnormals(bits: ndarray) -> ndarray:
-    return np.where(bits & 120 == 0, 0.0, number(bits))
-
-
 def with_hidden_bit(bits: ndarray) -> ndarray:
     """The highest bit of the mantissa taken to be set in subnormal numbers too."""
     low = bits & 127
@@ -50,24 +43,10 @@ def with_hidden_bit(bits: ndarray) -> ndarray:
     return np.where(bits > 127, -size, size)
 
 
-def as_complement(bits: ndarray) -> ndarray:
-    """A negative float8 read as the complement of a positive one."""
-    return np.where(bits > 127, -number(256 - bits), number(bits))
-
-
 def transposed(scale: ndarray) -> ndarray:
     """The scales read column by column."""
     last = scale.reshape(-1, scale.shape[-1])
     return last.T.reshape(scale.shape)
-
-
-def of_first_lead(scale: ndarray) -> ndarray:
-    """The rows' scales of the first entry for every one."""
-    return np.broadcast_to(scale.reshape(-1, scale.shape[-1])[0], scale.shape)
-
-
-def of_first_row(scale: ndarray) -> ndarray:
-    return np.broadcast_to(scale[..., :1], scale.shape)
 
 
 def by_channel(**x: Any) -> Any:
@@ -110,11 +89,6 @@ def in_float8(y: ndarray, **x: Any) -> ndarray:
     return np.ldexp(np.rint(m * 16), e - 4)
 
 
-def next_power_of_two(scale: ndarray) -> ndarray:
-    """Scales that are powers of two, as E8M0 holds them."""
-    return np.where(scale == 0, 0.0, np.copysign(np.exp2(np.ceil(np.log2(np.abs(scale)))), scale))
-
-
 def by_sixteen_bits(**x: Any) -> Any:
     """Control: float8 by its bits in a float16."""
     if x["stored_as"] == INT8:
@@ -144,9 +118,10 @@ add_faults("numerics", (
     ("dequantize_scale_of_next_row", "the scale of the row behind", "this project", ROWS, "N > 1",
      scaled_by(lambda s: np.roll(s, 1, axis=-1))),
     ("dequantize_scale_of_first_row", "the scale of the first row for all rows", "this project",
-     ROWS, "N > 1", scaled_by(of_first_row)),
+     ROWS, "N > 1", scaled_by(lambda scale: np.broadcast_to(scale[..., :1], scale.shape))),
     ("dequantize_scale_of_first_entry", "the scales of the first entry for all", "this project",
-     ROWS, "leading axes", scaled_by(of_first_lead)),
+     ROWS, "leading axes", scaled_by(lambda scale: np.broadcast_to(scale.reshape(-1,
+      scale.shape[-1])[0], scale.shape))),
     ("dequantize_scales_transposed", "scales read column by column", "this project", ROWS,
      "leading axes, N > 1", scaled_by(transposed)),
     ("dequantize_scales_by_channel", "scales read along the channels", "this project", ROWS,
@@ -160,7 +135,8 @@ add_faults("numerics", (
     ("dequantize_scale_off", "a scale 2 % too large", "this project", SCALE, "any",
      scaled_by(lambda s: s * 1.02)),
     ("dequantize_scale_power_of_two", "scales rounded up to powers of two", "this project", SCALE,
-     "scales that are none", scaled_by(next_power_of_two)),
+     "scales that are none", scaled_by(lambda scale: np.where(scale == 0, 0.0,
+      np.copysign(np.exp2(np.ceil(np.log2(np.abs(scale)))), scale)))),
     ("dequantize_scale_in_bfloat16", "scales kept in bfloat16", "this project", ONCE,
      "scales of more than 8 bits", scaled_by(lambda s: round_to(s, "bfloat16")),
      {"wrong_in": ("float64", "float32", "float16")}),
@@ -173,28 +149,31 @@ add_faults("numerics", (
      "any", answered(lambda y, **x: round_to(y, "bfloat16")),
      {"wrong_in": ("float64", "float32", "float16")}),
     ("dequantize_without_subnormals", "subnormal float8 numbers taken for 0", "this project",
-     FLOAT, "float8 below 2^-6", times(without_subnormals, FLOAT8)),
+     FLOAT, "float8 below 2^-6", partial(times, lambda bits: np.where(bits & 120 == 0, 0.0,
+      number(bits)),
+      FLOAT8)),
     ("dequantize_subnormals_as_normal", "subnormal float8 numbers read as normal ones",
-     "this project", FLOAT, "float8 below 2^-6", times(with_hidden_bit, FLOAT8)),
+     "this project", FLOAT, "float8 below 2^-6", partial(times, with_hidden_bit, FLOAT8)),
     ("dequantize_nan_as_480", "NaN read as 480", "this project", FLOAT, "float8, NaN",
-     times(instead_of_nan(480.0), FLOAT8)),
+     partial(times, instead_of_nan(480.0), FLOAT8)),
     ("dequantize_nan_as_448", "NaN read as 448", "this project", FLOAT, "float8, NaN",
-     times(instead_of_nan(448.0), FLOAT8)),
+     partial(times, instead_of_nan(448.0), FLOAT8)),
     ("dequantize_nan_as_zero", "NaN replaced by 0", "this project", FLOAT, "float8, NaN",
      answered(without_nan)),
     ("dequantize_float8_complement", "a negative float8 read as a complement", "this project",
-     FLOAT, "negative float8", times(as_complement, FLOAT8)),
+     FLOAT, "negative float8", partial(times, lambda bits: np.where(bits > 127, -number(256 - bits),
+      number(bits)), FLOAT8)),
     ("dequantize_without_sign", "float8 without its sign", "this project", FLOAT,
-     "negative float8", times(lambda bits: np.abs(number(bits)), FLOAT8)),
+     "negative float8", partial(times, lambda bits: np.abs(number(bits)), FLOAT8)),
     ("dequantize_least_clipped", "-128 taken for -127", "this project", INTEGER, "-128",
-     times(lambda bits: np.maximum((bits ^ 128) - 128, -127), INT8)),
+     partial(times, lambda bits: np.maximum((bits ^ 128) - 128, -127), INT8)),
     ("dequantize_words_reversed", "four bytes of a word in the other order", "this project",
-     INTEGER, "D > 1", stored_by(words_reversed)),
+     INTEGER, "D > 1", with_arguments(dequantize, stored=lambda x: words_reversed(x["stored"]))),
     ("dequantize_last_channel_lost", "the last channel not written", "this project", SCALE, "any",
      answered(last_channel_lost)),
 ))  # fmt: skip
 add_controls("numerics", (
     ("dequantize_by_float16", "float8 by its bits in a float16", by_sixteen_bits),
     ("dequantize_by_table", "numbers looked up in a table",
-     times(lambda bits: number(np.arange(256))[bits], FLOAT8)),
+     partial(times, lambda bits: number(np.arange(256))[bits], FLOAT8)),
 ))  # fmt: skip

@@ -1,6 +1,7 @@
 """Faults of chosen blocks: which block is read, where it begins and ends, and what none is."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,6 @@ def while_rising(s: ndarray, x: Options) -> ndarray:
     """The choices up to where a number falls."""
     fallen = np.diff(s, axis=-1, prepend=-1) < 0
     return np.where(np.logical_or.accumulate(fallen, axis=-1), -1, s)
-
-
-def without_last_choice(s: ndarray, x: Options) -> ndarray:
-    return np.where(np.arange(s.shape[-1]) == max(s.shape[-1] - 1, 1), -1, s)
 
 
 def of_blocks(size: Callable[[Options], int]) -> Any:
@@ -196,7 +193,8 @@ add_faults("blocks", (
     ("selected_attention_one_key_more", "the key behind each block seen too", "this project",
      CHOSEN, "M > block", under(one_key_more)),
     ("selected_attention_last_choice_lost", "the last choice lost", "this project", CHOSEN,
-     "J > 1", choices(without_last_choice)),
+     "J > 1", choices(lambda s, x: np.where(np.arange(s.shape[-1]) == max(s.shape[-1] - 1, 1), -1,
+      s))),
     ("selected_attention_first_choice_alone", "the first choice alone", "this project", CHOSEN,
      "J > 1", choices(lambda s, x: s[..., :1])),
     ("selected_attention_sorted_choices", "choices lost from where their numbers fall",
@@ -214,9 +212,9 @@ add_faults("blocks", (
     ("selected_attention_causal_forgotten", "causality ignored", "tt-metal #48899", PLACES,
      "causal", changed(causal=lambda x: False)),
     ("selected_attention_last_key_lost", "the last key of each length lost", "sglang #32087",
-     PLACES, "lengths", placed(attention, lengths=length_by(-1))),
+     PLACES, "lengths", placed(attention, lengths=partial(length_by, -1))),
     ("selected_attention_key_behind", "the key behind each length seen", "this project", PLACES,
-     "lengths", placed(attention, lengths=length_by(1))),
+     "lengths", placed(attention, lengths=partial(length_by, 1))),
     ("selected_attention_hidden_key_times_zero", "0 times a key that nobody has chosen",
      "vllm #43961", ABSENT, "NaN in a hidden key", times_zero("key")),
     ("selected_attention_hidden_value_times_zero", "0 times a value that nobody has chosen",
@@ -270,12 +268,8 @@ add_conventional("blocks", (
 ))  # fmt: skip
 
 
-def in_rising_order(x: Options) -> ndarray:
-    return np.sort(x["selection"], axis=-1)
-
-
 add_controls("blocks", (
     ("selected_attention_under_a_mask", "what is chosen as a mask", under(chosen)),
     ("selected_attention_in_order", "choices in rising order",
-     changed(selection=in_rising_order)),
+     changed(selection=lambda x: np.sort(x["selection"], axis=-1))),
 ))  # fmt: skip

@@ -1,6 +1,7 @@
 """Faults of chosen blocks in a backward pass: what reaches the keys of a block, and from whom."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,21 +37,14 @@ def back_under(pairs: Callable[[Options], ndarray]) -> Any:
 def times(at: int, factor: Callable[[Options], float]) -> Any:
     """One of the gradients times a number, where there is one."""
 
-    def call(**x: Any) -> Any:
-        return tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
-
-    return call
+    return lambda **x: tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
 
 
-def sent_by(at: int, which: Callable[[Options], ndarray]) -> Any:
+def sent_by(at: int, which: Callable[[Options], ndarray], /, **x: Any) -> Any:
     """What keys or values receive from some rows or heads [H N] alone."""
-
-    def call(**x: Any) -> Any:
-        mine, found = which(x), gradient(**x)
-        arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
-        return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
-
-    return call
+    mine, found = which(x), gradient(**x)
+    arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
+    return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
 
 
 def last_row(x: Options) -> ndarray:
@@ -83,11 +77,11 @@ add_faults("backward", (
      "this project", RECEIVES, "G > 1",
      back_under(lambda x: chosen(x, first_of(1)(x["selection"], x)))),
     (f"{BACK}_keys_of_last_row", "a key's gradient from the last row alone", "this project",
-     RECEIVES, "N > 1", sent_by(1, last_row)),
+     RECEIVES, "N > 1", partial(sent_by, 1, last_row)),
     (f"{BACK}_values_of_last_row", "a value's gradient from the last row alone", "this project",
-     RECEIVES, "N > 1", sent_by(2, last_row)),
+     RECEIVES, "N > 1", partial(sent_by, 2, last_row)),
     (f"{BACK}_keys_of_last_head", "a key's gradient from the last head of its group",
-     "levanter #449", RECEIVES, "H > G", sent_by(1, last_head)),
+     "levanter #449", RECEIVES, "H > G", partial(sent_by, 1, last_head)),
     (f"{BACK}_mean_over_heads", "the mean over a group's heads in place of their sum",
      "prime-rl #2681", RECEIVES, "H > G", times(1, lambda x: 1 / heads_of_group(x))),
     (f"{BACK}_short_block_lost", "a backward pass without a short last block", "this project",

@@ -1,6 +1,7 @@
 """Faults of rotary positions, and of their gradients."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,7 @@ def turned(
 def angle_in(dtype: str) -> Callable[..., ndarray]:
     """Positions, frequencies and their product rounded to a format."""
 
-    def angle(p: ndarray, f: ndarray) -> ndarray:
-        return round_to(round_to(p, dtype) * round_to(f, dtype), dtype)
-
-    return turned(angle_of=angle)
-
-
-def frequencies_in(dtype: str) -> Callable[..., ndarray]:
-    return turned(angle_of=lambda p, f: p * round_to(f, dtype))
+    return turned(angle_of=lambda p, f: round_to(round_to(p, dtype) * round_to(f, dtype), dtype))
 
 
 def table_in(dtype: str) -> Callable[..., ndarray]:
@@ -113,14 +107,10 @@ def rest_reversed(**x: Any) -> ndarray:
     return y
 
 
-def unturned_beyond(length: int) -> Callable[..., ndarray]:
+def unturned_beyond(length: int, /, **x: Any) -> ndarray:
     """Rows whose position is behind the end of the table left as they are."""
-
-    def rotate(**x: Any) -> ndarray:
-        beyond = (np.abs(x["positions"]) >= length)[:, None, :, None]
-        return np.where(beyond, x["x"], rotary(**x))
-
-    return rotate
+    beyond = (np.abs(x["positions"]) >= length)[:, None, :, None]
+    return np.where(beyond, x["x"], rotary(**x))
 
 
 def of_first_entry(x: Options) -> ndarray:
@@ -137,15 +127,6 @@ def by_head(**x: Any) -> ndarray:
     return y
 
 
-def sorted_rows(x: Options) -> ndarray:
-    """Positions as if they followed each other from the first."""
-    return x["positions"][:, :1] + np.arange(x["positions"].shape[1])
-
-
-def next_frequency(x: Options) -> ndarray:
-    return np.roll(frequencies(x), 1)
-
-
 def as_int16(x: Options) -> ndarray:
     with np.errstate(all="ignore"):
         return x["positions"].astype(np.int16).astype(np.int64)
@@ -157,14 +138,10 @@ def rest_of_gradient_lost(**x: Any) -> Any:
     return d_x, *more
 
 
-def by_frequency(change: Callable[[ndarray, Options], ndarray]) -> Callable[..., Any]:
+def by_frequency(change: Callable[[ndarray, Options], ndarray], /, **x: Any) -> Any:
     """Another gradient by the frequencies, where there is one."""
-
-    def found(**x: Any) -> Any:
-        d_x, *more = gradient(**x)
-        return d_x, *(change(each, x) for each in more)
-
-    return found
+    d_x, *more = gradient(**x)
+    return d_x, *(change(each, x) for each in more)
 
 
 def last_row_alone(d_frequencies: ndarray, x: Options) -> ndarray:
@@ -198,10 +175,6 @@ def by_complex_numbers(**x: Any) -> ndarray:
 
 def reflected(angle: ndarray, cos: ndarray, sin: ndarray) -> Any:
     return cos, sin, sin, -cos
-
-
-def one_sine(angle: ndarray, cos: ndarray, sin: ndarray) -> Any:
-    return cos, sin, sin, cos
 
 
 def exchanged(angle: ndarray, cos: ndarray, sin: ndarray) -> Any:
@@ -238,7 +211,8 @@ add_faults("relative", (
     ("rotary_embedding_angle_in_float32", "angles formed in float32", "this project", EXACT,
      "float64, far positions", angle_in("float32"), HALF_ANGLE),
     ("rotary_embedding_frequencies_in_bfloat16", "frequencies kept in bfloat16",
-     "transformers PR #29285", WIDE, "positions beyond 40", frequencies_in("bfloat16")),
+     "transformers PR #29285", WIDE, "positions beyond 40", turned(angle_of=lambda p,
+      f: p * round_to(f, "bfloat16"))),
     ("rotary_embedding_table_in_bfloat16", "cosines and sines kept in bfloat16",
      "modded-nanogpt #39", WIDE, "any", table_in("bfloat16")),
     ("rotary_embedding_table_in_float16", "cosines and sines kept in float16",
@@ -250,7 +224,7 @@ add_faults("relative", (
     ("rotary_embedding_reflected", "pairs reflected, not turned", "this project", STILL, "any",
      turned(reflected)),
     ("rotary_embedding_one_sign", "a sine of the same sign in both channels", "this project",
-     TURN, "a position other than 0", turned(one_sine)),
+     TURN, "a position other than 0", turned(lambda angle, cos, sin: (cos, sin, sin, cos))),
     ("rotary_embedding_tables_exchanged", "cosines and sines exchanged", "this project", STILL,
      "any", turned(exchanged)),
     ("rotary_embedding_rest_cleared", "zeros in the channels that do not turn", "this project",
@@ -259,7 +233,7 @@ add_faults("relative", (
      "vllm #51049", WIDTH, "rotary_dim < D - 1", rest_reversed),
     ("rotary_embedding_unturned_beyond_table", "rows beyond a table of 4096 that are not turned",
      "flash-attention, ops/triton/rotary.py", EXACT, "positions of 4096 and more",
-     unturned_beyond(4096)),
+     partial(unturned_beyond, 4096)),
     ("rotary_embedding_table_clipped", "positions clipped to a table of 8192", "vllm #43676",
      EXACT, "positions of 8192 and more",
      changed(positions=lambda x: np.clip(x["positions"], -8191, 8191))),
@@ -275,9 +249,10 @@ add_faults("relative", (
     ("rotary_embedding_by_head", "positions read along the heads", "this project", ROWS,
      "N > 1 or H > 1", by_head),
     ("rotary_embedding_consecutive", "positions that follow each other from the first",
-     "mlx-vlm #1983", ROWS, "positions with gaps", changed(positions=sorted_rows)),
+     "mlx-vlm #1983", ROWS, "positions with gaps", changed(positions=lambda x: x["positions"][:,
+      :1] + np.arange(x["positions"].shape[1]))),
     ("rotary_embedding_next_frequency", "the frequency of the pair before", "this project", PAIRS,
-     "R > 1", changed(frequencies=next_frequency)),
+     "R > 1", changed(frequencies=lambda x: np.roll(frequencies(x), 1))),
 ))  # fmt: skip
 add_faults("backward", (
     ("rotary_embedding_grad_turned_forwards", "a gradient turned forwards", "this project",
@@ -292,12 +267,12 @@ add_faults("backward", (
      "vllm-ascend #12765", f"{BACK}, clause 1", "R > 1",
      back(pairing=lambda x: {"halves": "interleaved", "interleaved": "halves"}[x["pairing"]])),
     ("rotary_embedding_grad_last_row", "the gradient by frequencies of the last row alone",
-     "this project", f"{BACK}, clause 2", "N > 1", by_frequency(last_row_alone)),
+     "this project", f"{BACK}, clause 2", "N > 1", partial(by_frequency, last_row_alone)),
     ("rotary_embedding_grad_without_positions", "a gradient by frequencies without the positions",
      "this project", f"{BACK}, clause 2", "positions other than 1",
-     by_frequency(without_positions)),
+     partial(by_frequency, without_positions)),
     ("rotary_embedding_grad_of_frequencies_negative", "a negative gradient by frequencies",
-     "this project", f"{BACK}, clause 2", "frequencies", by_frequency(lambda d, x: -d)),
+     "this project", f"{BACK}, clause 2", "frequencies", partial(by_frequency, lambda d, x: -d)),
 ))  # fmt: skip
 add_controls("relative", (
     ("rotary_embedding_of_complex_numbers", "pairs as complex numbers", by_complex_numbers),

@@ -3,6 +3,7 @@ Faults of finite numbers that stand for "hidden": a sentinel that real scores li
 number of a float mask, and NaN that a mask should have covered.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,11 @@ from attnverify.reference import attention
 ABSENT = "a hidden key is absent"
 
 
-def weigh_with(sentinel: float) -> Any:
+def weigh_with(sentinel: float, score: ndarray, visible: ndarray) -> ndarray:
     """The softmax with a finite score for hidden keys; a row that sees no key gives 0."""
-
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        filled = np.where(visible, score, sentinel)
-        weights = attention.weigh(filled, np.ones_like(visible))
-        return np.where(visible.any(axis=-1, keepdims=True), weights, 0)
-
-    return weigh
-
-
-def mix_all(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
-    """The sum over all keys with a weight, hidden or not."""
-    return attention.mix(weights, visible | (weights != 0), value)
+    filled = np.where(visible, score, sentinel)
+    weights = attention.weigh(filled, np.ones_like(visible))
+    return np.where(visible.any(axis=-1, keepdims=True), weights, 0)
 
 
 FINE = ("float64",)
@@ -45,11 +37,19 @@ SENTINELS = (
     ("learned_relative_attention", -1e7, "ten million", WIDE),
 )
 for operation, sentinel, size, dtypes in SENTINELS:
-    mixed = {} if operation == "softmax" else {"mix": mix_all}
+    mixed = (
+        {}
+        if operation == "softmax"
+        else {
+            "mix": lambda weights, visible, value: attention.mix(
+                weights, visible | (weights != 0), value
+            )
+        }
+    )
     add_fault(
         operation,
         f"sentinel_1e{round(np.log10(-sentinel))}",
-        {"weigh": weigh_with(sentinel), **mixed},
+        {"weigh": partial(weigh_with, sentinel), **mixed},
         kind="masks",
         words=f"hidden scores of minus {size} instead of minus infinity",
         clause=ABSENT,
@@ -63,7 +63,7 @@ def grad_weigh(operation: str, sentinel: float) -> None:
         f"{operation}_grad",
         "sentinel_1e8",
         {
-            "weigh": weigh_with(sentinel),
+            "weigh": partial(weigh_with, sentinel),
             "value_grad": lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
         },
         kind="backward",

@@ -58,14 +58,6 @@ def head_major(attn_mask: ndarray, H: int) -> ndarray:
     return attn_mask.reshape(H, -1, *attn_mask.shape[1:]).swapaxes(0, 1)
 
 
-@fault("masks", "a mask per head read with the heads in front",
-       source="attention-is-all-you-need-keras #36", clause="merge_masks, clause 2",
-       reveals="a mask of three axes, B > 1, H > 1")  # fmt: skip
-def multi_head_attention_head_major_mask(**given: Any) -> Any:
-    merge = lambda a, k, H: attention.merge_masks(a, k, H, four_axes=head_major)
-    return layers.multi_head_attention(**given, merge_masks=merge)
-
-
 @fault("masks", "padding taken for an attention mask where B = N",
        source="xformers commit afe1e3c9", clause=MERGED,
        reveals="padding, B = N > 1")  # fmt: skip
@@ -102,14 +94,6 @@ def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_hea
     return np.where(padded & (merged == HIDDEN), np.nan, np.where(padded, HIDDEN, merged))
 
 
-@fault("masks", "padding read from the other end",
-       source="llm-foundry commit 2302ab992", clause=MERGED,
-       reveals="padding that is not symmetric")  # fmt: skip
-def multi_head_attention_padding_reversed(key_padding_mask: Any = None, **given: Any) -> Any:
-    reverse = None if key_padding_mask is None else key_padding_mask[:, ::-1]
-    return layers.multi_head_attention(key_padding_mask=reverse, **given)
-
-
 add_faults("masks", (
     ("merge_masks_head_major", "a mask per head read with the heads in front",
      "attention-is-all-you-need-keras #36", "merge_masks, clause 2",
@@ -124,4 +108,12 @@ add_faults("masks", (
      "merge_masks, clause 5", "a boolean attn_mask",
      lambda attn_mask, **given: attention.merge_masks(attn_mask * HIDDEN if attn_mask is not None
       and attn_mask.dtype == bool else attn_mask, **given)),
+    ("multi_head_attention_head_major_mask", "a mask per head read with the heads in front",
+     "attention-is-all-you-need-keras #36", "merge_masks, clause 2",
+     "a mask of three axes, B > 1, H > 1", lambda **given: layers.multi_head_attention(**given,
+     merge_masks=lambda a, k, H: attention.merge_masks(a, k, H, four_axes=head_major))),
+    ("multi_head_attention_padding_reversed", "padding read from the other end",
+     "llm-foundry commit 2302ab992", MERGED, "padding that is not symmetric",
+     lambda key_padding_mask=None, **given: layers.multi_head_attention(key_padding_mask=None
+     if key_padding_mask is None else key_padding_mask[:, ::-1], **given)),
 ))  # fmt: skip

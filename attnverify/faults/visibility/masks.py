@@ -28,14 +28,6 @@ def added(hidden: float, factor: float = 1.0) -> Any:
     return see
 
 
-@fault("masks", "NaN in an empty row on the path with dropout, 0 on the other",
-       source="pytorch PR #190486", clause="softmax, clause 3",
-       reveals="a row that sees no key, keep given")  # fmt: skip
-def scaled_dot_product_attention_nan_under_dropout(keep: Any = None, **given: Any) -> Any:
-    weigh = attention.weigh if keep is None else empty_rows(lambda M: np.nan)
-    return attention.scaled_dot_product_attention(keep=keep, **given, weigh=weigh)
-
-
 @fault("masks", "a mask of one head read as if it had them all",
        source="x-transformers commit 503fd48", clause="softmax, clause 1",
        reveals="a mask [B 1 N M], H > 1, B > 1")  # fmt: skip
@@ -46,14 +38,6 @@ def scaled_dot_product_attention_mask_of_all_heads(
     if mask is not None and mask.ndim == 4 and mask.shape[2] == shape[2]:
         mask = np.resize(mask, shape)
     return attention.scaled_dot_product_attention(query, key, mask=mask, **given)
-
-
-@fault("masks", "hidden keys at -1e4, lifted out of minus infinity",
-       source="this project", clause="softmax, clause 2",
-       reveals="a row that sees no key")  # fmt: skip
-def softmax_clamped_mask(score: ndarray, mask: Any = None) -> Any:
-    mask = None if mask is None else np.maximum(as_float(mask, HIDDEN), -1e4)
-    return attention.softmax(score, mask)
 
 
 @fault("masks", "numbers below -9000 hide", source="transformers PR #17306",
@@ -84,13 +68,6 @@ def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **gi
     return attention.additive_attention(query=query, mask=mask, **given)
 
 
-@fault("masks", "the transposed mask where N = M", source="this project",
-       clause="softmax, clause 1", reveals="a mask that is not symmetric, N = M")  # fmt: skip
-def scaled_dot_product_attention_mask_transposed(mask: Any = None, **given: Any) -> Any:
-    square = mask is not None and mask.shape[-1] == mask.shape[-2]
-    return attention.scaled_dot_product_attention(mask=mask.mT if square else mask, **given)
-
-
 @fault("masks", "a key hidden from all where it is hidden from the first query",
        source="this project", clause="softmax, clause 2",
        reveals="a key that the first query alone does not see")  # fmt: skip
@@ -98,14 +75,6 @@ def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any)
     if visible is not None:
         visible = np.broadcast_to(visible[..., :1, :], visible.shape)
     return attention.learned_relative_attention(visible=visible, **given)
-
-
-@fault("masks", "the mask of head 0 for all heads", source="this project",
-       clause="softmax, clause 1", reveals="a mask [B H N M], H > 1")  # fmt: skip
-def scaled_dot_product_attention_mask_of_first_head(mask: Any = None, **given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        mask=mask[:, :1] if mask is not None and mask.ndim == 4 else mask, **given
-    )
 
 
 add_faults("masks", (
@@ -129,4 +98,21 @@ add_faults("masks", (
      "softmax, clause 1", "a mask [B N M], B > 1",
      lambda mask=None, **given: layers.self_attention(mask=mask[:1] if mask is not None and
       mask.ndim == 3 else mask, **given)),
+    ("scaled_dot_product_attention_nan_under_dropout",
+     "NaN in an empty row on the path with dropout, 0 on the other", "pytorch PR #190486",
+     "softmax, clause 3", "a row that sees no key, keep given", lambda keep=None, **given:
+     attention.scaled_dot_product_attention(keep=keep, **given, weigh=attention.weigh
+     if keep is None else empty_rows(lambda M: np.nan))),
+    ("softmax_clamped_mask", "hidden keys at -1e4, lifted out of minus infinity", "this project",
+     "softmax, clause 2", "a row that sees no key", lambda score, mask=None:
+     attention.softmax(score, (None if mask is None else np.maximum(as_float(mask, HIDDEN),
+     -1e4)))),
+    ("scaled_dot_product_attention_mask_transposed", "the transposed mask where N = M",
+     "this project", "softmax, clause 1", "a mask that is not symmetric, N = M", lambda mask=None,
+     **given: attention.scaled_dot_product_attention(mask=mask.mT
+     if (mask is not None and mask.shape[-1] == mask.shape[-2]) else mask, **given)),
+    ("scaled_dot_product_attention_mask_of_first_head", "the mask of head 0 for all heads",
+     "this project", "softmax, clause 1", "a mask [B H N M], H > 1", lambda mask=None, **given:
+     attention.scaled_dot_product_attention( mask=mask[:, :1]
+     if mask is not None and mask.ndim == 4 else mask, **given )),
 ))  # fmt: skip

@@ -16,14 +16,9 @@ from attnverify.reference.attention import inverse_root
 OURS = "this project"
 
 
-@fault("softmax", "two keys by a logistic function, the wrong way round",
-       source=OURS, clause="softmax", reveals="M = 2")  # fmt: skip
-def softmax_of_two_keys(**given: Any) -> Any:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        swapped = score.shape[-1] == 2 and visible.all()
-        return attention.weigh(score[..., ::-1] if swapped else score, visible)
-
-    return attention.softmax(**given, weigh=weigh)
+def of_two_keys(score: ndarray, visible: ndarray) -> ndarray:
+    swapped = score.shape[-1] == 2 and visible.all()
+    return attention.weigh(score[..., ::-1] if swapped else score, visible)
 
 
 @fault("masks", "a mask [B 1 N M] read as [1 H N M] where B = H", source=OURS,
@@ -57,31 +52,6 @@ def merge_masks_single_batch(attn_mask: Any, key_padding_mask: Any, num_heads: i
     return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
 
 
-@fault("relative", "the last row of a full table never read", source=OURS,
-       clause="learned_relative_score, clause 3", reveals="M = P, or N = P")  # fmt: skip
-def learned_relative_score_full_table(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        return np.clip(attention.table_rows(N, M, P, align), 2, 2 * P - 2)
-
-    return attention.learned_relative_score(**given, table_rows=rows)
-
-
-@fault("additive", "no tanh where there is one hidden unit", source=OURS,
-       clause="additive_score", reveals="A = 1")  # fmt: skip
-def additive_attention_single_unit(w_score: ndarray, **given: Any) -> Any:
-    bend = np.tanh if len(w_score) > 1 else (lambda z: z)
-    return attention.additive_attention(
-        w_score=w_score, **given, score=partial(attention.additive_score, bend=bend)
-    )
-
-
-@fault("layers", "one head that skips the output projection's bias", source=OURS,
-       clause="multi_head_attention, clause 1", reveals="H = 1, biases")  # fmt: skip
-def multi_head_attention_single_head(parameters: Any, num_heads: int, **given: Any) -> Any:
-    kept = {name: x for name, x in parameters.items() if num_heads > 1 or name != "out_proj.bias"}
-    return layers.multi_head_attention(parameters=kept, num_heads=num_heads, **given)
-
-
 @fault("memory", "an empty memory that stays empty", source=OURS,
        clause="update_mems, clause 1", reveals="S = 0")  # fmt: skip
 def update_mems_empty_memory(hids: Any, mems: Any, mem_len: int) -> Any:
@@ -104,17 +74,6 @@ def scaled_dot_product_attention_draw_broadcast(
     return attention.scaled_dot_product_attention(query=query, keep=keep, **given)
 
 
-@fault("blocks", "a product over the first 128 columns", source=OURS,
-       clause="scaled_dot_product_score", reveals="D > 128")  # fmt: skip
-def alibi_attention_first_128_columns(query: ndarray, key: ndarray, **given: Any) -> Any:
-    def score(query: ndarray, key: ndarray) -> ndarray:
-        return attention.alibi_score(
-            query, key, products=lambda q, k: q[..., :128] @ k[..., :128].mT
-        )
-
-    return attention.alibi_attention(query, key, **given, score=score)
-
-
 @fault("blocks", "batches beyond 8 never written", source=OURS, clause="[B H N E]",
        reveals="B > 8")  # fmt: skip
 def learned_relative_attention_first_8_batches(**given: Any) -> Any:
@@ -123,19 +82,14 @@ def learned_relative_attention_first_8_batches(**given: Any) -> Any:
     return output
 
 
-@fault("layers", "a norm over the first 128 columns' variance", source=OURS,
-       clause="transformer_xl_layer, clause 3", reveals="F > 128")  # fmt: skip
-def transformer_xl_layer_first_128_columns(**given: Any) -> Any:
-    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-        part = x[..., :128]
-        y = (
-            weight
-            * (x - part.mean(axis=-1, keepdims=True))
-            / np.sqrt(part.var(axis=-1, keepdims=True) + eps)
-        )
-        return y if bias is None else y + bias
-
-    return layers.transformer_xl_layer(**given, norm=norm)
+def first_128_columns(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+    part = x[..., :128]
+    y = (
+        weight
+        * (x - part.mean(axis=-1, keepdims=True))
+        / np.sqrt(part.var(axis=-1, keepdims=True) + eps)
+    )
+    return y if bias is None else y + bias
 
 
 @fault("relative", "the gradient by the table of the first two batches alone",
@@ -178,6 +132,10 @@ add_faults("blocks", (
      "A > 64",
      lambda w_score, **given: attention.additive_score(w_score=np.where(np.arange(len(w_score)) <
       64, w_score, 0), **given)),
+    ("alibi_attention_first_128_columns", "a product over the first 128 columns", OURS,
+     "scaled_dot_product_score", "D > 128", lambda query, key, **given:
+     attention.alibi_attention( query, key, **given, score=lambda query, key:
+     attention.alibi_score( query, key, products=lambda q, k: q[..., :128] @ k[..., :128].mT ), )),
 ))  # fmt: skip
 
 
@@ -199,4 +157,32 @@ add_faults("relative", (
     ("sinusoidal_positions_single", "one position whose distance is 1", OURS,
      "sinusoidal_positions, clause 1", "M = 1",
      lambda M, F: attention.sinusoidal_positions(M, F, distance=np.arange(M)[::-1] + (M == 1))),
+    ("learned_relative_score_full_table", "the last row of a full table never read", OURS,
+     "learned_relative_score, clause 3", "M = P, or N = P", lambda **given:
+     attention.learned_relative_score( **given, table_rows=lambda N, M, P, align:
+     np.clip( attention.table_rows(N, M, P, align), 2, 2 * P - 2 ), )),
+))  # fmt: skip
+
+
+add_faults("softmax", (
+    ("softmax_of_two_keys", "two keys by a logistic function, the wrong way round", OURS,
+     "softmax", "M = 2", {"weigh": of_two_keys}),
+))  # fmt: skip
+
+
+add_faults("additive", (
+    ("additive_attention_single_unit", "no tanh where there is one hidden unit", OURS,
+     "additive_score", "A = 1", lambda w_score, **given: attention.additive_attention(
+     w_score=w_score, **given, score=partial(attention.additive_score, bend=np.tanh
+     if len(w_score) > 1 else (lambda z: z)) )),
+))  # fmt: skip
+
+
+add_faults("layers", (
+    ("multi_head_attention_single_head", "one head that skips the output projection's bias", OURS,
+     "multi_head_attention, clause 1", "H = 1, biases", lambda parameters, num_heads, **given:
+     layers.multi_head_attention(parameters={name: x for name, x in parameters.items()
+     if num_heads > 1 or name != "out_proj.bias"}, num_heads=num_heads, **given)),
+    ("transformer_xl_layer_first_128_columns", "a norm over the first 128 columns' variance", OURS,
+     "transformer_xl_layer, clause 3", "F > 128", {"norm": first_128_columns}),
 ))  # fmt: skip

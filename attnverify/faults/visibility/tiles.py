@@ -27,40 +27,12 @@ def padded_weigh(to: int) -> Any:
     return weigh
 
 
-@fault("blocks", "a last block of 32 keys read past its end for few queries",
-       source="pytorch PR #169222", clause=TAIL,
-       reveals="M no multiple of 32, N <= 8, D of 64, 96 or 128")  # fmt: skip
-def scaled_dot_product_attention_vector_tail(query: Any, **given: Any) -> Any:
-    vector = query.shape[2] <= 8 and query.shape[3] in (64, 96, 128)
-    return attention.scaled_dot_product_attention(
-        query, **given, weigh=padded_weigh(32) if vector else attention.weigh
-    )
-
-
-@fault("blocks", "a product over the first 64 columns", source="triton #621",
-       clause="scaled_dot_product_score", reveals="D > 64")  # fmt: skip
-def scaled_dot_product_attention_first_64_columns(**given: Any) -> Any:
-    return attention.scaled_dot_product_attention(
-        **given, products=lambda q, k: q[..., :64] @ k[..., :64].mT
-    )
-
-
 @fault("blocks", "values beyond column 64 left out", source="this project",
        clause=TAIL, reveals="E > 64")  # fmt: skip
 def alibi_attention_first_64_values(value: Any, **given: Any) -> Any:
     output = attention.alibi_attention(value=value, **given)
     output[..., 64:] = 0
     return output
-
-
-@fault("blocks", "a backward pass whose last 128 keys reach past the end",
-       source="flash-attention commit a4f148b6", clause=TAIL,
-       reveals="N a multiple of 128, M not")  # fmt: skip
-def scaled_dot_product_attention_grad_key_tail(query: Any, **given: Any) -> Any:
-    whole = query.shape[2] % 128 == 0
-    return gradients.scaled_dot_product_attention_grad(
-        query=query, **given, weigh=padded_weigh(128) if whole else attention.weigh
-    )
 
 
 @fault("blocks",
@@ -144,15 +116,10 @@ def alibi_attention_long_mask(visible: Any = None, **given: Any) -> Any:
     return attention.alibi_attention(visible=visible, **given)
 
 
-@fault("blocks", "distances beyond 128 taken for 128", source="this project",
-       clause="alibi_attention: the bias", reveals="M > 129")  # fmt: skip
-def alibi_attention_clipped_distance(**given: Any) -> Any:
-    def score(query: Any, key: Any) -> Any:
-        return attention.alibi_score(
-            query, key, distances=lambda N, M: np.maximum(attention.distances(N, M), -128)
-        )
-
-    return attention.alibi_attention(**given, score=score)
+def clipped_distance(query: Any, key: Any) -> Any:
+    return attention.alibi_score(
+        query, key, distances=lambda N, M: np.maximum(attention.distances(N, M), -128)
+    )
 
 
 add_faults("blocks", (
@@ -191,4 +158,20 @@ add_faults("blocks", (
      "this project", "every batch has its own keys", "B > 1",
      lambda query, key: attention.scaled_dot_product_score(query, np.broadcast_to(key.reshape(-1,
       *key.shape[-2:])[0], key.shape))),
+    ("scaled_dot_product_attention_vector_tail",
+     "a last block of 32 keys read past its end for few queries", "pytorch PR #169222", TAIL,
+     "M no multiple of 32, N <= 8, D of 64, 96 or 128", lambda query, **given:
+     attention.scaled_dot_product_attention(query, **given, weigh=padded_weigh(32)
+     if (query.shape[2] <= 8 and query.shape[3] in (64, 96, 128)) else attention.weigh )),
+    ("scaled_dot_product_attention_first_64_columns", "a product over the first 64 columns",
+     "triton #621", "scaled_dot_product_score", "D > 64", lambda **given:
+     attention.scaled_dot_product_attention( **given, products=lambda q, k: q[..., :64] @ k[...,
+     :64].mT )),
+    ("scaled_dot_product_attention_grad_key_tail",
+     "a backward pass whose last 128 keys reach past the end", "flash-attention commit a4f148b6",
+     TAIL, "N a multiple of 128, M not", lambda query, **given:
+     gradients.scaled_dot_product_attention_grad(query=query, **given, weigh=padded_weigh(128)
+     if (query.shape[2] % 128 == 0) else attention.weigh )),
+    ("alibi_attention_clipped_distance", "distances beyond 128 taken for 128", "this project",
+     "alibi_attention: the bias", "M > 129", {"score": clipped_distance}),
 ))  # fmt: skip

@@ -46,11 +46,6 @@ def of_the_row(x: Options) -> Any:
     return out
 
 
-def added_offset(x: Options) -> Any:
-    """An offset counted from the place where the ends are aligned."""
-    return None if x["offset"] is None else x["offset"] + real_offset(x | {"offset": None})
-
-
 def numbered_from_rows(**x: Any) -> ndarray:
     """Chunks counted from each row's first position."""
     seen: ndarray = visible_keys(**x | {"chunk": None})
@@ -65,10 +60,6 @@ def padded_segment(**x: Any) -> ndarray:
     """Segment -1 taken for padding, which sees nothing."""
     seen: ndarray = visible_keys(**x)
     return seen if x["segments"] is None else seen & (x["segments"][1] >= 0)[:, None, :]
-
-
-def causal_unless_blocks(x: Options) -> bool:
-    return bool(x["causal"] and x["blocks"] is None)
 
 
 def one_key_more(x: Options) -> Any:
@@ -92,10 +83,11 @@ add_faults("masks", (
      "this project", "visible_keys, clause 5", "blocks, N < M", changed(blocks=of_the_row)),
     ("visible_keys_blocks_without_causality", "causality forgotten where there are blocks",
      "transformers #39389", "visible_keys, clause 4", "blocks under causality",
-     changed(causal=causal_unless_blocks)),
+     changed(causal=lambda x: bool(x["causal"] and x["blocks"] is None))),
     ("visible_keys_offset_added", "an offset added to the alignment of the ends",
      "executorch #21749", "visible_keys, clause 1", "offset with N other than M",
-     changed(offset=added_offset)),
+     changed(offset=lambda x: None if x["offset"] is None else x["offset"] + real_offset(x
+      | {"offset": None}))),
     ("visible_keys_offset_clamped", "an offset that is never negative", "mlx #2835",
      "visible_keys, clause 1", "N > M",
      changed(offset=lambda x: np.maximum(real_offset(x), 0))),

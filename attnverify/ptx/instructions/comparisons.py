@@ -1,6 +1,7 @@
 """Comparisons, and choices by them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,7 +94,7 @@ def set_predicate(form: Form) -> Step:
     if kind.packed == 2:
         if second is None or logic:
             raise form.refuse("a comparison of pairs writes two predicates")
-        return pairs(x, y, function, first, second)
+        return partial(pairs, x, y, function, first, second)
 
     def run(m: "Machine") -> None:
         found = function(x(m)[0], y(m)[0])
@@ -110,14 +111,12 @@ def pairs(
     function: Callable[..., Array],
     first: Write,
     second: Write,
-) -> Step:
-    def run(m: "Machine") -> None:
-        (x_low, x_high), (y_low, y_high) = x(m), y(m)
-        low, high = function(x_low, y_low), function(x_high, y_high)
-        first(m, low)
-        second(m, high)
-
-    return run
+    m: "Machine",
+) -> None:
+    (x_low, x_high), (y_low, y_high) = x(m), y(m)
+    low, high = function(x_low, y_low), function(x_high, y_high)
+    first(m, low)
+    second(m, high)
 
 
 def targets(form: Form) -> tuple[Write, Write | None]:

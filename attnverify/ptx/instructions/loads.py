@@ -1,6 +1,7 @@
 """Loads, stores, and asynchronous copies to shared memory."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,7 +136,7 @@ def load_parameter(form: Form, access: Access) -> Step:
         start = form.kernel.places.get(address.base.name)
         if start is None:
             raise form.refuse(f"the parameter {address.base.name}")
-        return fixed_parameter(puts, kind, start + address.base.offset + address.offset)
+        return partial(fixed_parameter, puts, kind, start + address.base.offset + address.offset)
     where = form.address(1)
 
     def run(m: "Machine") -> None:
@@ -149,13 +150,10 @@ def load_parameter(form: Form, access: Access) -> Step:
     return run
 
 
-def fixed_parameter(puts: list[Write], kind: Kind, start: int) -> Step:
-    def run(m: "Machine") -> None:
-        for place, put in enumerate(puts):
-            at = start + place * kind.size
-            put(m, m.setup.parameters[at : at + kind.size].view(kind.dtype))
-
-    return run
+def fixed_parameter(puts: list[Write], kind: Kind, start: int, m: "Machine") -> None:
+    for place, put in enumerate(puts):
+        at = start + place * kind.size
+        put(m, m.setup.parameters[at : at + kind.size].view(kind.dtype))
 
 
 @instruction("st")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,10 +37,10 @@ def call(form: Form) -> Step:
         raise form.refuse(f"a call of {name}, which is not in the text")
     places = [item for item in lists[-1] if isinstance(item, Symbol)]
     if name == "__assertfail":
-        return assertion(places)
+        return partial(assertion, places)
     if len(lists) != 2 or len(places) != 2 or not isinstance(lists[0][0], Symbol):
         raise form.refuse("wanted the two parameters and the result of vprintf")
-    return printing(places[0], places[1], lists[0][0])
+    return partial(printing, places[0], places[1], lists[0][0])
 
 
 def parameter(m: "Machine", place: Symbol, lanes: Array, size: int) -> Array:
@@ -47,31 +48,24 @@ def parameter(m: "Machine", place: Symbol, lanes: Array, size: int) -> Array:
     return load(m, "local", np.full(len(lanes), m.variables[place.name]), lanes, size)
 
 
-def printing(text: Symbol, values: Symbol, result: Symbol) -> Step:
+def printing(text: Symbol, values: Symbol, result: Symbol, m: "Machine") -> None:
     """Each thread prints, in the order of their numbers; the result is how many values it gave."""
-
-    def run(m: "Machine") -> None:
-        lanes = m.active()
-        texts, given = (parameter(m, place, lanes, 8) for place in (text, values))
-        counts = np.zeros(len(lanes), np.uint32)
-        known: dict[int, str] = {}
-        for at, lane in enumerate(lanes):
-            start = int(texts[at])
-            known[start] = known.get(start) or text_at(m, start, lane)
-            printed, counts[at] = formatted(m, known[start], int(given[at]), lane)
-            sys.stdout.write(printed)
-        store(m, "local", np.full(len(lanes), m.variables[result.name]), lanes, 4, counts)
-
-    return run
+    lanes = m.active()
+    texts, given = (parameter(m, place, lanes, 8) for place in (text, values))
+    counts = np.zeros(len(lanes), np.uint32)
+    known: dict[int, str] = {}
+    for at, lane in enumerate(lanes):
+        start = int(texts[at])
+        known[start] = known.get(start) or text_at(m, start, lane)
+        printed, counts[at] = formatted(m, known[start], int(given[at]), lane)
+        sys.stdout.write(printed)
+    store(m, "local", np.full(len(lanes), m.variables[result.name]), lanes, 4, counts)
 
 
-def assertion(places: list[Symbol]) -> Step:
-    def run(m: "Machine") -> None:
-        lanes = m.active()[:1]
-        start = int(parameter(m, places[0], lanes, 8)[0])
-        m.fail("trap", f"an assertion does not hold: {text_at(m, start, lanes[0])}", int(lanes[0]))
-
-    return run
+def assertion(places: list[Symbol], m: "Machine") -> None:
+    lanes = m.active()[:1]
+    start = int(parameter(m, places[0], lanes, 8)[0])
+    m.fail("trap", f"an assertion does not hold: {text_at(m, start, lanes[0])}", int(lanes[0]))
 
 
 def value_at(m: "Machine", address: int, lane: int, size: int) -> Array:

@@ -92,10 +92,6 @@ def of_angle(x: Array, y: Array) -> Array:
     return np.where(angle <= 2 * np.pi, 2.0**-20.5, np.where(angle <= 100 * np.pi, 2.0**-14.7, 2.0))
 
 
-def reciprocal_root(x: Array) -> Array:
-    return 1 / np.sqrt(x)
-
-
 def subnormal(x: Array) -> Array:
     return np.abs(x) < F32.tiny
 
@@ -110,7 +106,9 @@ APPROXIMATE: dict[tuple[str, str], Stated] = {
     ("ex2", "bf16"): Stated(np.exp2, BF16, "relative 2^-7", error=relative(-7)),
     ("lg2", "f32"): Stated(np.log2, F32, LOGARITHM, error=of_logarithm),
     ("sqrt", "f32"): Stated(np.sqrt, F32, "relative 2^-23", error=relative(-23)),
-    ("rsqrt", "f32"): Stated(reciprocal_root, F32, "relative 2^-22.9", error=relative(-22.9)),
+    ("rsqrt", "f32"): Stated(
+        lambda x: 1 / np.sqrt(x), F32, "relative 2^-22.9", error=relative(-22.9)
+    ),
     ("sin", "f32"): Stated(np.sin, F32, ANGLE, error=of_angle),
     ("cos", "f32"): Stated(np.cos, F32, ANGLE, error=of_angle),
     ("tanh", "f32"): Stated(np.tanh, F32, "relative 2^-11", error=relative(-11), certain=subnormal),

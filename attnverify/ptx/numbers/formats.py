@@ -56,17 +56,12 @@ NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFFFFFF, "f32": 0x7FFFFFFF}
 """The NaN that an instruction gives."""
 
 
-def round_ties_away(x: Array) -> Array:
-    """To the nearest integer, ties away from zero."""
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
-
-
 MODES: dict[str, Callable[[Array], Array]] = {
     "rn": np.rint,
     "rz": np.trunc,
     "rm": np.floor,
     "rp": np.ceil,
-    "rna": round_ties_away,
+    "rna": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
 }
 BEYOND: dict[str, Callable[[Array], Any]] = {
     "rn": lambda x: True,

@@ -102,15 +102,15 @@ def _not_rescaled(function: ast.FunctionDef, assigned: dict[str, ast.expr]) -> I
                 vars(call).update(vars(helped(call, f"_running_max_of_{tile}")))
             for parent in ast.walk(function):
                 for node in ast.iter_child_nodes(parent):
-                    if isinstance(node, ast.Name) and node.id == name and _is_read(node):
+                    if (
+                        isinstance(node, ast.Name)
+                        and node.id == name
+                        and isinstance(node.ctx, ast.Load)
+                    ):
                         place = ast.unparse(parent)[:60]
                         told = f"`{name}` of `{place}` not rescaled when a later tile of {tile}"
                         told += " has a larger maximum"
                         yield node, with_(other, told=told)
-
-
-def _is_read(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
 
 
 def _without_chosen(function: ast.FunctionDef, assigned: dict[str, ast.expr]) -> Iterator[Change]:

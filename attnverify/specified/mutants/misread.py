@@ -80,7 +80,7 @@ def misread(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     for one, other in combinations(arrays, 2):
         if one.axes == other.axes:
             words = f"`{one.name}` and `{other.name}` exchanged"
-            yield words, _exchanged(operation, one.name, other.name), 1
+            yield words, partial(_exchanged, operation, one.name, other.name), 1
 
 
 def numbers_of_arguments(operation: "SpecifiedOperation") -> Iterator[Number]:
@@ -95,7 +95,7 @@ def numbers_of_arguments(operation: "SpecifiedOperation") -> Iterator[Number]:
 
 
 def _fixed(operation: "SpecifiedOperation", name: str, number: float) -> Callable[..., Any]:
-    return _answer_of(operation, {name: partial(_another, other=number)})
+    return partial(_answer_of, operation, {name: partial(_another, other=number)})
 
 
 def _without_guards(operation: "SpecifiedOperation") -> Iterator[Mutant]:
@@ -110,18 +110,15 @@ def _without_guards(operation: "SpecifiedOperation") -> Iterator[Mutant]:
                     name: OF_MASKS["left out (all true)"],
                     small.name: OF_NUMBERS["left out (0)"],
                 }
-                yield words, _answer_of(operation, read), 2
+                yield words, partial(_answer_of, operation, read), 2
 
 
 def _answer_of(
-    operation: "SpecifiedOperation", read: dict[str, Read]
-) -> Callable[[dict[str, Any]], Any]:
-    def answer(inputs: dict[str, Any]) -> Any:
-        wide = with_whole_numbers(inputs)
-        with np.errstate(all="ignore"):
-            return operation.evaluate(wide | {n: change(wide[n]) for n, change in read.items()})
-
-    return answer
+    operation: "SpecifiedOperation", read: dict[str, Read], inputs: dict[str, Any]
+) -> Any:
+    wide = with_whole_numbers(inputs)
+    with np.errstate(all="ignore"):
+        return operation.evaluate(wide | {n: change(wide[n]) for n, change in read.items()})
 
 
 def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Told]:
@@ -132,29 +129,13 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
     for words, read in KINDS[argument.kind].items():
         yield f"`{name}` {words}", _answer(operation, name, read)
     for words, function in AT_THE_END.items() if len(argument.axes) < 2 else ():
-        yield f"the output {words} `{name}`", _answer_and(operation, name, function)
+        yield f"the output {words} `{name}`", partial(_answer_and, operation, name, function)
     if argument.kind == "float":
         yield from _of_branches(operation, name)
     for axis, (factor, letter) in enumerate(argument.axes):
-        first = partial(first_alone, axis=axis)
-        for words, shift in SHIFTS.items():
-            moved = partial(np.roll, shift=shift, axis=axis)
-            yield f"`{name}` {words} along {letter}", _answer(operation, name, moved)
-        backwards = partial(np.flip, axis=axis)
-        yield f"`{name}` reversed along {letter}", _answer(operation, name, backwards)
-        yield f"`{name}` at the first {letter} for all", _answer(operation, name, first)
-        if factor == 2 and letter:
-            half, of_pair = partial(at_half, axis=axis), partial(at_half, axis=axis, back=2)
-            yield (
-                f"`{name}` of every two of {letter} as the first",
-                _answer(operation, name, of_pair),
-            )
-            yield f"`{name}` read at half the place in {letter}", _answer(operation, name, half)
-            words = f"the two halves of {letter} interleaved"
-            read = partial(interleaved, axis=axis)
-            yield f"`{name}` with {words}", _answer(operation, name, read)
-            back = partial(deinterleaved, axis=axis)
-            yield f"{words} in `{name}` and in the output", _answer(operation, name, read, back)
+        for words, *reads in (*ALONG, *(PAIRED if factor == 2 and letter else ())):
+            changes = (partial(read, axis=axis) for read in reads)
+            yield words.format(name=name, letter=letter), _answer(operation, name, *changes)
 
 
 def _of_branches(operation: "SpecifiedOperation", name: str) -> Iterator[Told]:
@@ -163,17 +144,21 @@ def _of_branches(operation: "SpecifiedOperation", name: str) -> Iterator[Told]:
     for side, here in SIDES.items():
         for words, other in BRANCHES.items():
             function = partial(_on_one_side, here=here, other=other)
-            yield f"{words} where `{name}` is {side}", _of_two(operation, name, arriving, function)
+            yield (
+                f"{words} where `{name}` is {side}",
+                partial(_of_two, operation, name, arriving, function),
+            )
 
 
 def _of_two(
-    operation: "SpecifiedOperation", name: str, arriving: str, function: Callable[..., Any]
-) -> Callable[[dict[str, Any]], Any]:
-    def answer(inputs: dict[str, Any]) -> Any:
-        x, itself = inputs[name], inputs.get(arriving, inputs[name])
-        return map_leaves(lambda y: function(y, x, itself), operation.evaluate(inputs))
-
-    return answer
+    operation: "SpecifiedOperation",
+    name: str,
+    arriving: str,
+    function: Callable[..., Any],
+    inputs: dict[str, Any],
+) -> Any:
+    x, itself = inputs[name], inputs.get(arriving, inputs[name])
+    return map_leaves(lambda y: function(y, x, itself), operation.evaluate(inputs))
 
 
 def _on_one_side(
@@ -223,21 +208,37 @@ def deinterleaved(x: ndarray, axis: int) -> ndarray:
     return x.take(order, axis=axis)
 
 
+ALONG: tuple[tuple[Any, ...], ...] = (
+    *(
+        (f"`{{name}}` {words} along {{letter}}", partial(np.roll, shift=shift))
+        for words, shift in SHIFTS.items()
+    ),
+    ("`{name}` reversed along {letter}", np.flip),
+    ("`{name}` at the first {letter} for all", first_alone),
+)
+"""How an axis may be read: the words, and what reads it."""
+PAIRED: tuple[tuple[Any, ...], ...] = (
+    ("`{name}` of every two of {letter} as the first", partial(at_half, back=2)),
+    ("`{name}` read at half the place in {letter}", at_half),
+    ("`{name}` with the two halves of {letter} interleaved", interleaved),
+    ("the two halves of {letter} interleaved in `{name}` and in the output",
+     interleaved, deinterleaved),
+)  # fmt: skip
+"""The same of an axis of pairs, and what is done to the output."""
+
+
 def _answer(
     operation: "SpecifiedOperation", name: str, read: Read, after: Read = lambda x: x
 ) -> Callable[[dict[str, Any]], Any]:
-    own = _answer_of(operation, {name: read})
+    own = partial(_answer_of, operation, {name: read})
     return lambda inputs: after(own(inputs))
 
 
 def _answer_and(
-    operation: "SpecifiedOperation", name: str, function: Callable[..., Any]
-) -> Callable[[dict[str, Any]], Any]:
-    def answer(inputs: dict[str, Any]) -> Any:
-        with np.errstate(all="ignore"):
-            return map_leaves(lambda y: function(y, inputs[name]), operation.evaluate(inputs))
-
-    return answer
+    operation: "SpecifiedOperation", name: str, function: Callable[..., Any], inputs: dict[str, Any]
+) -> Any:
+    with np.errstate(all="ignore"):
+        return map_leaves(lambda y: function(y, inputs[name]), operation.evaluate(inputs))
 
 
 def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
@@ -249,7 +250,9 @@ def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
                 places.setdefault(letter, {})[one.name] = axis
     for letter, axes in places.items():
         for read, back in ((interleaved, deinterleaved), (deinterleaved, interleaved)):
-            own = _answer_of(operation, {n: partial(read, axis=axis) for n, axis in axes.items()})
+            own = partial(
+                _answer_of, operation, {n: partial(read, axis=axis) for n, axis in axes.items()}
+            )
             after = partial(back, axis=next(iter(axes.values())))
             words = f"the two halves of {letter} {read.__name__} in every argument and the output"
             yield words, partial(_afterwards, own, after), 2
@@ -259,7 +262,7 @@ def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
             for words, shift in SHIFTS.items():
                 read = partial(np.roll, shift=shift, axis=axis)
                 told = f"`{one.name}` and `{other.name}` {words} along {letter}"
-                yield told, _answer_of(operation, {one.name: read, other.name: read}), 1
+                yield told, partial(_answer_of, operation, {one.name: read, other.name: read}), 1
 
 
 def _afterwards(own: Callable[..., Any], after: Read, inputs: dict[str, Any]) -> Any:
@@ -267,10 +270,7 @@ def _afterwards(own: Callable[..., Any], after: Read, inputs: dict[str, Any]) ->
 
 
 def _exchanged(
-    operation: "SpecifiedOperation", one: str, other: str
-) -> Callable[[dict[str, Any]], Any]:
-    def answer(inputs: dict[str, Any]) -> Any:
-        with np.errstate(all="ignore"):
-            return operation.evaluate(inputs | {one: inputs[other], other: inputs[one]})
-
-    return answer
+    operation: "SpecifiedOperation", one: str, other: str, inputs: dict[str, Any]
+) -> Any:
+    with np.errstate(all="ignore"):
+        return operation.evaluate(inputs | {one: inputs[other], other: inputs[one]})

@@ -50,7 +50,11 @@ def slips_of(node: ast.AST) -> Iterator[Change]:
             yield node, with_(node, body=[*order], told=f"the loop's order as `{told}`")
     if isinstance(node, ast.Call) and name_of(node) == "cumsum":
         yield from ((node, with_(node, func=named(f"_running_{half}"))) for half in HALVES)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_name(node.right):
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.right, ast.Name)
+    ):
         yield node, with_(node, right=ast.BinOp(node.right, ast.Sub(), ast.Constant(1)))
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
         joined = ast.BitAnd() if isinstance(node.ops[0], ast.NotEq) else ast.BitOr()
@@ -172,10 +176,6 @@ def activated(node: ast.AST) -> str:
     names = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in modules}
     called = {name_of(part) for part in parts if isinstance(part, ast.Call)}
     return names.pop() if len(names) == 1 and called.intersection(TRANSCENDENTAL) else ""
-
-
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _overwritten(node: Any) -> Iterator[Change]:

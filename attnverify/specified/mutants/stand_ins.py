@@ -61,19 +61,9 @@ def ends_of_tiles(size: int, tile: int) -> ndarray:
     return np.minimum(places - places % tile + tile, size) - 1
 
 
-def each_tile(term: Any, x: Any, axis: int = -1, *, tile: int) -> Any:
-    """Count a term as often as an axis has tiles."""
-    return -(-x.shape[axis] // tile) * term
-
-
 def before(x: Any, axis: int) -> Any:
     """Add up along an axis what stands before each place."""
     return np.cumsum(x, axis) - x
-
-
-def by_chunks(x: Any, axis: int, *, tile: int) -> Any:
-    """Add up along an axis to the end of the chunk that each place is in."""
-    return np.cumsum(x, axis).take(ends_of_tiles(x.shape[axis], tile), axis)
 
 
 def running_max(x: Any, axis: int = -1, keepdims: bool = True, *, tile: int) -> Any:
@@ -133,8 +123,20 @@ STAND_INS |= {
     for name, function, ending, more in (
         ("_tiles_of", whole_tiles, "", {}),
         ("_tiles_of", whole_tiles, "_or_less", {"shorter": True}),
-        ("_each_tile_of", each_tile, "", {}),
-        ("_by_chunks_of", by_chunks, "", {}),
+        (
+            "_each_tile_of",
+            lambda term, x, axis=-1, *, tile: -(-x.shape[axis] // tile) * term,
+            "",
+            {},
+        ),
+        (
+            "_by_chunks_of",
+            lambda x, axis, *, tile: np.cumsum(x, axis).take(
+                ends_of_tiles(x.shape[axis], tile), axis
+            ),
+            "",
+            {},
+        ),
         ("_running_max_of", running_max, "", {}),
     )
     for tile in TILES

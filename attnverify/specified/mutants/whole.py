@@ -31,7 +31,14 @@ def misread_whole(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     adjacent = [pairwise(one.axes) for one in arrays]
     pairs = dict.fromkeys(pair for each in adjacent for pair in each)
     for (once, letter), (alike, along) in pairs:
-        if once == alike == 1 and letter and along and _always_adjacent(arrays, letter, along):
+        if (
+            once == alike == 1
+            and letter
+            and along
+            and all(
+                ((1, letter), (1, along)) in pairwise(x.axes) for x in arrays if letter in x.letters
+            )
+        ):
             words = f"{letter} and {along} walked as one axis: what runs along {along} goes on "
             words += f"from one of {letter} to the next"
             yield words, partial(_as_one_axis, operation, letter, along), 1
@@ -44,10 +51,6 @@ def misread_whole(operation: "SpecifiedOperation") -> Iterator[Mutant]:
     if SORTING.intersection(operation.own.__code__.co_names):
         words = "numbers that are not 0 in descending order, apart from their places"
         yield words, lambda inputs: map_leaves(in_order, operation.evaluate(inputs)), 2
-
-
-def _always_adjacent(arrays: list[Argument], one: str, other: str) -> bool:
-    return all(((1, one), (1, other)) in pairwise(x.axes) for x in arrays if one in x.letters)
 
 
 def size_of(operation: "SpecifiedOperation", letter: str, inputs: Inputs) -> int:
@@ -82,10 +85,10 @@ def _as_one_axis(operation: "SpecifiedOperation", one: str, other: str, inputs: 
             last = np.minimum(np.arange(outer * inner), inner - 1)
             given[argument.name] = x.take(last, letters.index(other))
 
-    def apart(y: ndarray) -> ndarray:
-        return y.reshape(*y.shape[:place], outer, inner, *y.shape[place + 2 :])
-
-    return map_leaves(apart, operation.evaluate(given))
+    return map_leaves(
+        lambda y: y.reshape(*y.shape[:place], outer, inner, *y.shape[place + 2 :]),
+        operation.evaluate(given),
+    )
 
 
 def _tails(operation: "SpecifiedOperation", arrays: list[Argument]) -> Iterator[Mutant]:

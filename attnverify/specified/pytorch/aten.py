@@ -91,10 +91,6 @@ def variance(x: Any, dim: Any = None, correction: Any = None, keepdim: bool = Fa
     return np.var(x, axis=axes_of(dim), ddof=ddof, keepdims=keepdim)
 
 
-def variance_and_mean(x: Any, dim: Any = None, *, keepdim: bool = False, **options: Any) -> Any:
-    return variance(x, dim, keepdim=keepdim, **options), mean(x, dim, keepdim)
-
-
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     axes = axes_of(dim)
     if ord == 1:
@@ -361,7 +357,10 @@ ATEN: dict[str, Rule] = VIEWS | {
     "sum": total,
     "mean": mean,
     "var": variance,
-    "var_mean": variance_and_mean,
+    "var_mean": lambda x, dim=None, *, keepdim=False, **options: (
+        variance(x, dim, keepdim=keepdim, **options),
+        mean(x, dim, keepdim),
+    ),
     "linalg_vector_norm": vector_norm,
     "_softmax": softmax,
     "_log_softmax": log_softmax,

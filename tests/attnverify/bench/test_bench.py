@@ -17,7 +17,6 @@ import torch
 
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.loader import load
-from attnverify.bench.device import two_threads
 from attnverify.bench.measure import roofline, sampling
 from attnverify.bench.measure import shares as shares_of
 from attnverify.bench.measure.cases import (
@@ -42,9 +41,9 @@ from attnverify.bench.measure.roofline import Ceilings, Cost, cost
 from attnverify.bench.measure.shares import Share, ask, draw_shares
 from attnverify.bench.measure.summary import compare_rounds, interval, summarise
 from attnverify.bench.measure.validation import check_shares, judged
+from attnverify.bench.own_kernel import two_threads
 from attnverify.bench.report.figures import assign_styles
-from attnverify.bench.report.html_page import report_page
-from attnverify.bench.report.plots import plots
+from attnverify.bench.report.html_page import plots, report_page
 from attnverify.bench.report.results import Run
 from attnverify.bench.report.tables import show, verdict
 from attnverify.catalogue.operation import CATALOGUE

@@ -8,9 +8,8 @@ import torch
 
 from attnverify.backends.functions import exported_functions
 from attnverify.catalogue.outside import ANSWERS
-from attnverify.specified.finding import load_module
 from attnverify.specified.pytorch.problems import Problem, name_of_problem
-from attnverify.specified.registering import VARIABLE, register_file
+from attnverify.specified.registering import VARIABLE, load_module, register_file
 from tests.support.run_attnverify import judged, load_backends_here
 
 LINEAR = """

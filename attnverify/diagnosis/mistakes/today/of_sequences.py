@@ -15,7 +15,10 @@ def lse_elsewhere(operation: Operation, inputs: Inputs) -> tuple[np.ndarray, np.
     output, lse = operation.reference(**inputs)
     (T, H), starts = lse.shape, inputs["query_starts"]
     n, m = np.diff(starts), np.diff(inputs["key_starts"])
-    own, flat = lse.T.ravel(), np.where(np.isin(np.arange(T), rows_of_all(starts)), 0.0, -np.inf)
+    own, flat = (
+        lse.T.ravel(),
+        np.where(np.isin(np.arange(T), np.arange(starts[0], starts[-1])), 0.0, -np.inf),
+    )
     flat = np.tile(flat, H)
     for b, h in np.ndindex(len(n), H):
         at = (b * H + h) * n.max() if m[b] == 0 else h * T + starts[b]
@@ -23,11 +26,6 @@ def lse_elsewhere(operation: Operation, inputs: Inputs) -> tuple[np.ndarray, np.
         source = h * T + starts[b]
         flat[place] = own[source : source + n[b]][: place.stop - place.start]
     return output, flat.reshape(H, T).T
-
-
-def rows_of_all(starts: np.ndarray) -> np.ndarray:
-    """The tokens that are of some sequence."""
-    return np.arange(starts[0], starts[-1])
 
 
 def ranges_without_padding(operation: Operation, inputs: Inputs) -> tuple[np.ndarray, ...]:

@@ -93,15 +93,11 @@ def with_option(name: str, change: Callable[..., Any], B: int, N: int, M: int, *
     return visible_keys(B, N, M, **o | ({name: change(o[name], M)} if o.get(name) else {}))
 
 
-def one_side(side: int, change: Callable[[int], int | None]) -> Callable[..., Any]:
+def one_side(side: int, change: Callable[[int], int | None], window: Any, M: int) -> Any:
     """A window of which one side is another, where it has one."""
-
-    def changed(window: Any, M: int) -> Any:
-        given = list(window)
-        given[side] = None if given[side] is None else change(given[side])
-        return tuple(given)
-
-    return changed
+    given = list(window)
+    given[side] = None if given[side] is None else change(given[side])
+    return tuple(given)
 
 
 def shifted(step: int, B: int, N: int, M: int, **options: Any) -> ndarray:
@@ -111,11 +107,15 @@ def shifted(step: int, B: int, N: int, M: int, **options: Any) -> ndarray:
 
 
 EDGES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("a left window of one key more", "window", one_side(0, lambda left: left + 1)),
-    ("a right window of one key less", "window", one_side(1, lambda right: max(right - 1, 0))),
-    ("a right window of one key more", "window", one_side(1, lambda right: right + 1)),
-    ("the left side of windows ignored", "window", one_side(0, lambda left: None)),
-    ("the right side of windows ignored", "window", one_side(1, lambda right: None)),
+    ("a left window of one key more", "window", partial(one_side, 0, lambda left: left + 1)),
+    (
+        "a right window of one key less",
+        "window",
+        partial(one_side, 1, lambda right: max(right - 1, 0)),
+    ),
+    ("a right window of one key more", "window", partial(one_side, 1, lambda right: right + 1)),
+    ("the left side of windows ignored", "window", partial(one_side, 0, lambda left: None)),
+    ("the right side of windows ignored", "window", partial(one_side, 1, lambda right: None)),
     ("one pinned key less", "pinned", lambda pinned, M: pinned - 1),
     ("one pinned key more", "pinned", lambda pinned, M: pinned + 1),
     ("chunks of one key less", "chunk", lambda chunk, M: max(chunk - 1, 1)),

@@ -41,10 +41,9 @@ def dot(
     form.expect(4)
     x, y, z = form.read(1, left), form.read(2, right), form.read(3, "b32")
 
-    def function(x: Array, y: Array, z: Array) -> Array:
-        return ((of_left(x) * of_right(y)).sum(1) + z).astype(np.uint32)
-
-    return form.result("b32", function, [x, y, z])
+    return form.result(
+        "b32", lambda x, y, z: ((of_left(x) * of_right(y)).sum(1) + z).astype(np.uint32), [x, y, z]
+    )
 
 
 def parts(x: Array, kind: Kind, size: int) -> Array:

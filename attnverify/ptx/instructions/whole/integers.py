@@ -8,7 +8,7 @@ from attnverify.ptx.decode import Form, Step, instruction
 from attnverify.ptx.instructions.floats import FLOATING, float_arithmetic
 from attnverify.ptx.instructions.quotients import divide_floats
 from attnverify.ptx.instructions.whole.carries import high_half, sum_with_carry
-from attnverify.ptx.kinds import KINDS, Array, Kind
+from attnverify.ptx.kinds import KINDS, Array
 
 __all__: list[str] = []
 
@@ -81,7 +81,11 @@ def multiply(form: Form) -> Step:
     if kind.size == 8 and part == "wide":
         raise form.refuse("a product of 128 bits")
     to = KINDS[f"{kind.name[0]}{16 * kind.size}"] if part == "wide" else kind
-    product: Function = {"lo": np.multiply, "hi": high_half, "wide": wide_product(to)}[part]  # type: ignore[assignment]
+    product: Function = {
+        "lo": np.multiply,
+        "hi": high_half,
+        "wide": (lambda x, y: x.astype(to.dtype) * y.astype(to.dtype)),
+    }[part]  # type: ignore[assignment]
     sources = [form.read(1, kind), form.read(2, kind)]
     if form.name == "mul":
         return form.result(to, product, sources)
@@ -91,10 +95,6 @@ def multiply(form: Form) -> Step:
 def plus(product: Function) -> Function:
     """Compute the product of two numbers plus a third."""
     return lambda x, y, z: product(x, y) + z
-
-
-def wide_product(to: Kind) -> Callable[[Array, Array], Array]:
-    return lambda x, y: x.astype(to.dtype) * y.astype(to.dtype)
 
 
 @instruction("mul24", "mad24")
