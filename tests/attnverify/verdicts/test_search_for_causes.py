@@ -297,6 +297,17 @@ def scaled_dot_product_attention(query, key, value):
     assert findings and "without the maximum subtracted" in str(findings[0].cause)
 
 
+def test_the_search_for_the_cause_of_a_wrong_mask_does_not_break_off(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+
+def causal_mask(N, M):
+    return np.tri(N, M, abs(M - N), dtype=bool)
+"""
+    findings = judge_file(tmp_path, text, "bool", "values").findings
+    assert findings and "broke off" not in str(findings[0].cause)
+
+
 def test_the_number_of_hidden_scores_is_told_only_where_another_would_not_do(
     tmp_path: Path,
 ) -> None:
