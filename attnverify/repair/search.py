@@ -194,7 +194,11 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Tell) -> None:
-    """Say what is judged, the number of each change before it is tried, and which ones mend it."""
+    """
+    Say what is judged, the number of each change before it is tried, and which ones mend it; until
+    there is none left or whoever began it is gone.
+    """
+    asks = os.getppid()
     sys.path.append(str(Path(parse_source(source).place).resolve().parent))
     own, failing, passing = first_wrong(loaded(source), dtype, name, Path(folder, KNOWN))
     tell({"name": own.name, "failing": len(failing), "passing": len(passing)})
@@ -216,6 +220,8 @@ def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Te
 
     while not comes_to_its_end(try_all) and int.from_bytes(at[:8]) > begin:
         begin = int.from_bytes(at[:8])
+        if os.getppid() != asks:
+            return
 
 
 def seconds_of(own: Implementation, cases: Sequence[Case]) -> float:

@@ -2,12 +2,15 @@
 
 import ast
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from attnverify.repair.changes import single_changes
-from attnverify.repair.search import find_repairs
+from attnverify.repair.search import KNOWN, find_repairs
 from tests.support.run_attnverify import verify
 
 HEAD = "import os\nimport numpy as np\nDTYPES = ('float32',)\n\n"
@@ -210,3 +213,30 @@ def softmax(score):
 """
     found = find_repairs(file_with(tmp_path, text), "float32", 300, folder_of_copies(tmp_path))
     assert found["mend"] == [] and found["all"]
+
+
+def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    slow = SOFTMAX.replace("    m, j =", "    time.sleep(0.02)\n    m, j =")
+    slow = slow.replace("+ mask", "+ 1")
+    file.write_text(f"import time\n{HEAD}{slow}")
+    (tmp_path / KNOWN).write_text("[]")
+    command = [sys.executable, "-m", "attnverify.repair", str(file), "float32", str(tmp_path)]
+    begins = '"$@" & echo $!; wait'
+    with subprocess.Popen(
+        ["sh", "-c", begins, "sh", *command, "softmax", "0"], stdout=subprocess.PIPE, text=True
+    ) as shell:
+        assert shell.stdout is not None
+        process = int(shell.stdout.readline())
+        assert any("tried" in line for line in shell.stdout)
+        shell.kill()
+    deadline = time.monotonic() + 60
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(process)
+
+
+def is_alive(process: int) -> bool:
+    """Tell whether there is a process of this number that has not ended."""
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
