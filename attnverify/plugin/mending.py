@@ -12,6 +12,7 @@ from attnverify import options
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.finding import MENDED, Finding
+from attnverify.judge.invoke import describe_error
 from attnverify.repair.search import find_repairs
 from attnverify.report.answer import explains
 from attnverify.report.causes.root_causes import RootCause, triage
@@ -28,8 +29,10 @@ def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
             waiting.say(f"looking for a change of {source} that makes it right")
         try:
             note = mend_of(source, cause, seconds / len(wanted))
-        except Exception:  # a file may do anything; what was judged stands
-            continue
+        except Exception as error:  # a file may do anything; what was judged stands
+            note = (
+                f"the search for a change that makes it right broke off ({describe_error(error)})"
+            )
         finally:
             waiting.end()
         for sign in cause.signs if note else ():

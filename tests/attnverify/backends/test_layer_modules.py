@@ -245,6 +245,16 @@ def test_names_mean_what_the_file_says(tmp_path: Path) -> None:
     assert judge(forward, case_for(SELF, bias=False, causal=False)).budget < 1
 
 
+def test_a_field_of_a_config_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    text = JOINT.replace(
+        "self.n_head, self.drop = config.n_head", "self.n_head, self.drop = config.many"
+    )
+    assert "config.many" in text
+    (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n{SELF} = CausalSelfAttention\n")
+    words = "its argument many is known by no name; say what it is, perhaps ARGUMENTS"
+    assert words in load(str(tmp_path / "mine.py")).broken
+
+
 def test_a_layer_of_one_sequence_is_not_taken_for_that_of_three(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"{HEAD}{APART}\n{PAIR} = Attention\n")
     words = "takes x alone, where multi_head_attention has query, key and value"

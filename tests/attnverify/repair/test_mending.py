@@ -56,11 +56,12 @@ def test_that_nothing_mends_it_is_a_note(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("mends_are_sought")
-def test_a_search_that_breaks_off_changes_nothing(
+def test_a_search_that_breaks_off_is_a_note_and_changes_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnverify.plugin.mending.find_repairs", lambda *_: 1 // 0)
     assert "right with" not in "\n".join(lines_of_run(tmp_path, monkeypatch))
+    assert "broke off (ZeroDivisionError" in Path("found.json").read_text()
 
 
 def test_our_own_tests_do_not_pay_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
