@@ -41,6 +41,7 @@ NUMBERS = {
     "identity": "unit vectors as values",
     "spread": "scores far apart",
     "peaked": "one key that dominates",
+    "cliff": "scores that rise or fall by far at the last keys",
     "correlated": "keys that repeat the queries",
     "large": "scores around 88",
     "brink": "products as large as float16 holds",

@@ -67,7 +67,7 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
             raise click.ClickException(str(error)) from None
         finally:
             waiting.end()
-    failing, name = number_of(found["failing"], "small call"), Path(place).name
+    failing, name = number_of(found["failing"], "call"), Path(place).name
     print(f"{found['name']} in {dtype}: {failing} wrong; {found['passing']} that are right stay so")
     tried = f"{'all' if found['all'] else 'the first'} {found['tried']} single changes of {name}"
     if not found["mend"]:
@@ -76,7 +76,8 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
         print(f"none of {tried} makes it right{unchanged}")
         return 1
     print(f"of {tried} these make it right, on fresh calls too:")
-    print("\n".join(f"  {name}:{x['line']}: right {x['words']}" for x in found["mend"]))
+    for x in found["mend"]:
+        print(f"  {name}:{x['line']}: right {x['words']}{x['beside'] and '; ' + x['beside']}")
     return 0
 
 

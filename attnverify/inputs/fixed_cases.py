@@ -88,6 +88,8 @@ EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
 
 FAMILY_SIZES = {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}
 FAMILIES = ("identity", "needles", "one_signed", "spread", "offset_values")
+CLIFF = {"N": 3, "M": 136, "B": 1, "H": 2}
+"""Keys of whole tiles of up to 128, and of one that follows them."""
 FAR = ("far_below", "farthest_below")
 """Under them, a finite number that stands for "hidden" lets in what is hidden."""
 
@@ -117,6 +119,8 @@ def fixed_cases(operation: str, few: bool = False) -> tuple[Recipe, ...]:
             fixed_recipe(op, {"H": 2, "D": 16, "F": 32}, family)
             for family in ("large", "offset_values")
         ]
+    if not op.traits.parameters and (op.is_attention or "score" in op.arguments):
+        found.append(fixed_recipe(op, CLIFF, "cliff"))
     if op.traits.option:
         found += [fixed_recipe(op, {INNER: inner}) for inner in (12, 33)]
     if op.mask:
@@ -147,6 +151,7 @@ def _of_many_options(op: Operation) -> list[Recipe]:
     take turns, and each option meets each form of a mask.
     """
     found = [fixed_recipe(op, sizes) for sizes in (*FEW_GEOMETRIES, LONG)]
+    found.append(fixed_recipe(op, CLIFF, "cliff"))
     found += [fixed_recipe(op, FAMILY_SIZES, family) for family in FAMILIES]
     met = set[tuple[str, str, int]]()
     for row, deal in enumerate(deals(op)):

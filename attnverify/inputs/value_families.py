@@ -225,6 +225,36 @@ def subnormal(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     )
 
 
+def cliff(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
+    """
+    The last keys, a sixteenth, far above all before in one row and far below them in the next: a
+    running maximum that is not raised, or not kept, overflows where a tile ends before them.
+    """
+    query, key = query_and_key(inputs)
+    if query is not None and key is not None:
+        size = np.sqrt(CLIFF / np.sqrt(query.shape[-1]))
+        query[...] = signs_of_rows(query) * size * (1 + 0.1 * rng.random(query.shape))
+        key[..., first_of_last(key.shape[-2]) :, :] += size
+    elif isinstance(score := inputs.get("score"), ndarray):
+        score[..., first_of_last(score.shape[-1]) :] += signs_of_rows(score) * CLIFF
+    else:
+        wide_logits(inputs, dtype, rng)
+
+
+CLIFF = 150.0
+"""More than lies between 0 and the overflow of exp in float32."""
+
+
+def signs_of_rows(x: ndarray) -> ndarray:
+    """Return 1 and -1 [N 1], by turns."""
+    return 1.0 - 2 * (np.arange(x.shape[-2])[:, None] % 2)
+
+
+def first_of_last(keys: int) -> int:
+    """Return where the last sixteenth of the keys begins."""
+    return keys - max(keys // 16, 1)
+
+
 def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     """One dominant key for all queries."""
     query, key = query_and_key(inputs)
@@ -348,6 +378,7 @@ FAMILIES: dict[str, Family] = {
     "identity": identity,
     "spread": wide_logits,
     "peaked": peaked,
+    "cliff": cliff,
     "correlated": correlated,
     "large": large,
     "brink": near_float16_limit,

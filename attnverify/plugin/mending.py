@@ -3,7 +3,6 @@ What follows a red run: where no known mistake explains a failure, the search fo
 the file that makes it right. What it finds is a note of the finding, and changes no verdict.
 """
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,8 +24,9 @@ def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
     seconds = options.SEEKING.get(run.options.profile, 0.0)
     wanted = [*unexplained(run, tallies).items()] if seconds else []
     for source, cause in wanted:
-        if sys.stdout.isatty():
-            waiting.say(f"looking for a change of {source} that makes it right")
+        waiting.say(
+            f"looking for a change of {source} that makes it right, {seconds:.0f} s at most"
+        )
         try:
             note = mend_of(source, cause, seconds / len(wanted))
         except Exception as error:  # a file may do anything; what was judged stands
@@ -67,6 +67,11 @@ def mend_of(source: str, cause: RootCause, seconds: float) -> str:
     for mend in found["mend"]:
         calls = f"{found['failing']} calls that failed, {found['passing']} that did not"
         calls = f"in {calls} and {mend['fresh']} fresh ones (tried {mend['at']} changes)"
-        return f"{place}:{mend['line']}{MENDED}{mend['words']} {calls}"
-    tried = f"{found['tried']} tried" if found["tried"] else ""
-    return f"no single change of {Path(place).name} makes it right ({tried})" if tried else ""
+        beside = f"; {mend['beside']}" if mend["beside"] else ""
+        return f"{place}:{mend['line']}{MENDED}{mend['words']} {calls}{beside}"
+    if not found["tried"]:
+        return ""
+    if found["all"]:
+        return f"no single change of {Path(place).name} makes it right ({found['tried']} tried)"
+    tried = f"none of the first {found['tried']} changes of {Path(place).name} makes it right"
+    return f"{tried}; more of them: attnverify repair {source} --dtype {tally['dtype']}"

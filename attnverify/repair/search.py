@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,8 @@ import numpy as np
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.source import parse_source
 from attnverify.device_assignment import devices
+from attnverify.inputs.fixed_cases import fixed_cases
+from attnverify.inputs.real.calls import everyday_calls, far_calls
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, resized
@@ -43,7 +45,7 @@ from attnverify.verdicts.found_out import loaded
 DRAWS, BESIDE = 60, 20
 MOST_FAILING, MOST_PASSING = 25, 12
 LARGEST = 70
-"""The largest size of a call that changes are tried on."""
+"""The largest size of a call that changes are tried on; larger ones, where no such call fails."""
 SHORTEST, LONGEST, SLOWER = 0.2, 2.0, 10
 """
 Seconds that a call of a changed file may take at least and at most, and how many times those of the
@@ -108,14 +110,31 @@ def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
             yield case_of(recipe, dtype)
 
 
+def larger_calls(own: Implementation, dtype: str) -> Iterator[Case]:
+    """Calls of several tiles of keys, and of thousands: what small calls do not show."""
+    name, limits = own.operation.name, own.backend.declared.limits
+    large = [x for x in fixed_cases(name) if max(x.sizes.values()) > LARGEST]
+    large += [x for x in required_cases(name) if max(x.sizes.values()) > LARGEST]
+    large += everyday_calls(name, "quick", 0, emulated=True)
+    large += far_calls(own.operation.forward, "quick") if not own.operation.is_gradient else []
+    for recipe in fitted_recipes(large, limits):
+        yield case_of(recipe, dtype)
+
+
 def failing_and_passing(
     own: Implementation, dtype: str, known: Sequence[Recipe]
 ) -> tuple[list[Case], list[Case]]:
     """Calls that fail, the smallest first, and calls that are right."""
     failing, passing = list[Case](), list[Case]()
-    for case in chain((case_of(recipe, dtype) for recipe in known), calls_of(own, dtype)):
-        if (kind := outcome(own, case)) not in SAYS_NOTHING:
-            (passing if kind == "passed" else failing).append(case)
+
+    def sort(cases: Iterable[Case]) -> None:
+        for case in cases:
+            if (kind := outcome(own, case)) not in SAYS_NOTHING:
+                (passing if kind == "passed" else failing).append(case)
+
+    sort(chain((case_of(recipe, dtype) for recipe in known), calls_of(own, dtype)))
+    if not failing:
+        sort(larger_calls(own, dtype))
     if failing:
         alike = (case_of(recipe, dtype) for recipe in varied([x.recipe for x in failing]))
         failing += [case for case in alike if outcome(own, case) not in ("passed", *SAYS_NOTHING)]
@@ -187,7 +206,7 @@ def first_wrong(
         failing, passing = failing_and_passing(own, dtype, before)
         if failing:
             return own, failing, passing
-    raise ValueError(f"{backend.source}: no small call in {dtype} fails: there is nothing to mend")
+    raise ValueError(f"{backend.source}: no call in {dtype} fails: there is nothing to mend")
 
 
 Tell = Callable[[dict[str, Any]], None]
@@ -214,9 +233,10 @@ def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Te
             faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.stderr)
             changed = changed_copy(copies, change)
             fresh = calls_that_it_mends(changed, cases, dtype, longest)
-            if changed and fresh and not spoils(own, changed, dtype):
+            beside = left_beside(own, copies.written(change), dtype) if fresh else SPOILT
+            if beside != SPOILT:
                 told = {"line": change.line, "words": change.words, "text": change.text}
-                tell(told | {"fresh": fresh, "at": number})
+                tell(told | {"fresh": fresh, "at": number, "beside": beside})
 
     while not comes_to_its_end(try_all) and int.from_bytes(at[:8]) > begin:
         begin = int.from_bytes(at[:8])
@@ -239,21 +259,34 @@ def calls_that_it_mends(
     """Count the fresh calls that are right too, where all others are and none of these is wrong."""
     if changed is None or not is_right(changed, cases, longest):
         return 0
-    outcomes = [outcome(changed, case) for case in calls_of(changed, dtype, seed=1)]
-    is_mended = {*outcomes} <= {"passed", *SAYS_NOTHING}
-    return outcomes.count("passed") if is_mended else 0
+    fresh = 0
+    for case in chain(calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
+        kind = outcome(changed, case)
+        if kind not in ("passed", *SAYS_NOTHING):
+            return 0
+        fresh += kind == "passed"
+    return fresh
 
 
-def spoils(own: Implementation, changed: Implementation, dtype: str) -> bool:
-    """Tell whether a gradient is right at the cost of the outputs, or they at its cost."""
-    for after in changed.backend.implementations:
+SPOILT, STILL_WRONG = "spoilt", "{} is wrong as before"
+
+
+def left_beside(own: Implementation, changed: Implementation | None, dtype: str) -> str:
+    """
+    Say which output or gradient beside it stays wrong, "" of none; or that one is right at the cost
+    of another.
+    """
+    found = ""
+    for after in changed.backend.implementations if changed else ():
         before = with_name(own.backend.implementations, after.name)
-        if before and after is not changed and after.operation.forward is own.operation.forward:
+        if before and before is not own and after.operation.forward is own.operation.forward:
             for case in islice(calls_of(before, dtype, seed=1), BESIDE):
-                is_wrong = outcome(after, case) not in ("passed", "", TOO_SLOW)
-                if is_wrong and outcome(before, case) == "passed":
-                    return True
-    return False
+                now = outcome(after, case)
+                if now not in ("passed", "", TOO_SLOW) and outcome(before, case) == "passed":
+                    return SPOILT
+                if now not in ("passed", *SAYS_NOTHING):
+                    found = STILL_WRONG.format(after.name)
+    return found
 
 
 def comes_to_its_end(work: Callable[[], None]) -> bool:

@@ -6,6 +6,7 @@ place, a softmax over another axis, weights rounded, terms of the gradient left 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -241,8 +242,11 @@ def maximum_of_rows(so_far: bool, seen: ndarray) -> ndarray:
     return np.where(np.isneginf(top), 0.0, top)
 
 
-def maximum_of_first(keys: int, seen: ndarray) -> ndarray:
-    return np.nan_to_num(seen[..., :keys].max(axis=-1, keepdims=True), neginf=0.0)
+def maximum_of_tile(is_first: bool, keys: int, seen: ndarray) -> ndarray:
+    """Return the maximum of the first or of the last tile of so many keys."""
+    last = (seen.shape[-1] - 1) // keys * keys
+    own = seen[..., :keys] if is_first else seen[..., last:]
+    return np.nan_to_num(own.max(axis=-1, keepdims=True), neginf=0.0)
 
 
 def maximum_of_all(seen: ndarray) -> ndarray:
@@ -578,9 +582,9 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         for flushed in (False, True)
     ),
     *(
-        (ANY, f"a maximum of the first {keys} keys alone, so that scores far above it overflow",
-         without_maximum(empty, subtracted=partial(maximum_of_first, keys)))
-        for keys in (1, 16, 32, 64, 128)
+        (ANY, f"a maximum of the {where} keys alone, so that scores far above it overflow",
+         without_maximum(empty, subtracted=partial(maximum_of_tile, where == "first", keys)))
+        for where, keys in product(("first", "last"), (1, 16, 32, 64, 128))
         for empty in (0.0, 1.0)
     ),
     *(

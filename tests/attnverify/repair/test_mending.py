@@ -23,7 +23,7 @@ def softmax(score, mask=None):
     total = e.sum(-1, keepdims=True)
     return np.divide(e, total, out=np.zeros_like(e), where=total > 0)
 """
-FOUND = {"failing": 1, "passing": 1, "tried": 9, "mend": []}
+FOUND: dict[str, Any] = {"failing": 1, "passing": 1, "tried": 9, "mend": [], "all": True}
 
 
 def lines_of_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -53,6 +53,15 @@ def test_that_nothing_mends_it_is_a_note(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("attnverify.plugin.mending.find_repairs", lambda *_: FOUND)
     lines_of_run(tmp_path, monkeypatch)
     assert "no single change of mine.py makes it right (9 tried)" in Path("found.json").read_text()
+
+
+@pytest.mark.usefixtures("mends_are_sought")
+def test_that_not_all_was_tried_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = FOUND | {"all": False}
+    monkeypatch.setattr("attnverify.plugin.mending.find_repairs", lambda *_: found)
+    lines_of_run(tmp_path, monkeypatch)
+    told = Path("found.json").read_text()
+    assert "none of the first 9 changes of mine.py makes it right; more of them: attnverify" in told
 
 
 @pytest.mark.usefixtures("mends_are_sought")

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from attnverify.repair.changes import single_changes
-from attnverify.repair.search import KNOWN, find_repairs
+from attnverify.repair.search import (
+    KNOWN,
+    REFUSED,
+    calls_of,
+    calls_that_it_mends,
+    find_repairs,
+    outcome,
+)
+from attnverify.verdicts.found_out import loaded
 from tests.support.run_attnverify import verify
 
 HEAD = "import os\nimport numpy as np\nDTYPES = ('float32',)\n\n"
@@ -150,7 +158,7 @@ def softmax(score):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (SOFTMAX, "no small call in float32 fails"),
+        (SOFTMAX, "no call in float32 fails"),
         ("def softmax(score):\n    os._exit(3)\n", "it ends the process in which it is called"),
     ],
 )
@@ -213,6 +221,61 @@ def softmax(score):
 """
     found = find_repairs(file_with(tmp_path, text), "float32", 300, folder_of_copies(tmp_path))
     assert found["mend"] == [] and found["all"]
+
+
+ONLINE = """import torch
+
+def scaled_dot_product_attention(query, key, value):
+    B, H, N, D = query.shape
+    out = torch.zeros(B, H, N, value.shape[3], dtype=query.dtype)
+    for h in range(H):
+        high, acc, total = torch.full((B, N, 1), -torch.inf), 0.0, 0.0
+        for start in range(0, key.shape[2], 64):
+            s = query[:, h] @ key[:, h, start : start + 64].transpose(1, 2) * D**-0.5
+            new = torch.maximum(high, s.amax(-1, keepdim=True))
+            p, scale = torch.exp(s - new), torch.exp(high - new)
+            total = total * scale + p.sum(-1, keepdim=True)
+            acc = acc * (scale if h > 0 else 1.0) + p @ value[:, h, start : start + 64]
+            high = new
+        out[:, h] = acc / total
+    return out
+"""
+
+
+def test_what_fails_at_several_tiles_alone_is_mended(tmp_path: Path) -> None:
+    """Of a head that is not rescaled from one tile of 64 keys to the next."""
+    (tmp_path / "mine.py").write_text(ONLINE)
+    own, folder = str(tmp_path / "mine.py"), folder_of_copies(tmp_path)
+    found = find_repairs(own, "float32", 300, folder, most=1)
+    (mend,) = found["mend"]
+    assert mend["words"] == "with `scale` instead of `scale if h > 0 else 1.0`"
+    assert found["all"] is False and mend["beside"] == ""
+
+
+@pytest.mark.parametrize("maximum", ["own", "high if start else own"])
+def test_what_overflows_at_several_tiles_is_no_mend(maximum: str, tmp_path: Path) -> None:
+    text = ONLINE.replace("scale if h > 0 else 1.0", "scale")
+    old = "torch.maximum(high, s.amax(-1, keepdim=True))"
+    (tmp_path / "right.py").write_text(text)
+    (tmp_path / "mine.py").write_text(
+        text.replace(old, maximum.replace("own", "s.amax(-1, keepdim=True)"))
+    )
+    right, own = (loaded(str(tmp_path / x)).implementations[0] for x in ("right.py", "mine.py"))
+    assert calls_that_it_mends(right, [], "float32", 60) > 10
+    small = {outcome(own, case) for case in calls_of(own, "float32", seed=1)}
+    assert small <= {"passed", REFUSED}
+    assert calls_that_it_mends(own, [], "float32", 60) == 0
+
+
+def test_what_stays_wrong_beside_a_mend_is_said(tmp_path: Path) -> None:
+    wrong = SOFTMAX.replace("score + mask", "score - mask")
+    backward = """
+def softmax_grad(score, mask=None, d_output=None):
+    return 2 * d_output
+"""
+    own = file_with(tmp_path, wrong + backward)
+    found = find_repairs(own, "float32", 300, folder_of_copies(tmp_path), most=1)
+    assert [each["beside"] for each in found["mend"]] == ["softmax_grad is wrong as before"]
 
 
 def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:

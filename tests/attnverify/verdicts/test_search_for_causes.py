@@ -299,6 +299,33 @@ def scaled_dot_product_attention(query, key, value):
     assert findings and "without the maximum subtracted" in str(findings[0].cause)
 
 
+@pytest.mark.parametrize(
+    ("where", "new"),
+    {"first": "own if start == 0 else high", "last": "own"}.items(),
+)
+def test_a_maximum_of_one_tile_alone_is_told(where: str, new: str, tmp_path: Path) -> None:
+    """It overflows where the scores rise, or fall, from one tile of 64 keys to the next."""
+    text = f"""
+import torch
+
+FEATURES = {{"mask": False}}
+
+def scaled_dot_product_attention(query, key, value):
+    high, total, acc = -torch.inf, 0.0, 0.0
+    for start in range(0, key.shape[2], 64):
+        score = query @ key[:, :, start : start + 64].mT / query.shape[-1] ** 0.5
+        own = score.amax(-1, keepdim=True)
+        new = {new}
+        p, scale = torch.exp(score - new), torch.exp(high - new)
+        total = total * scale + p.sum(-1, keepdim=True)
+        acc = acc * scale + p @ value[:, :, start : start + 64]
+        high = new
+    return acc / total
+"""
+    findings = judge_file(tmp_path, text, "float32", "values").findings
+    assert findings and f"a maximum of the {where} keys alone" in str(findings[0].cause)
+
+
 def test_the_search_for_the_cause_of_a_wrong_mask_does_not_break_off(tmp_path: Path) -> None:
     text = """
 import numpy as np
