@@ -90,10 +90,11 @@ class Precision:
     operand      operands on their way into a matrix product (TF32)
     step         what each step of a specification is stored in, and each part of a sum that is
                  added in memory, as by a library that is called step by step; None: what the fields
-                 above say. Bounds that are derived read it
+                 above say. Bounds written by hand read it for the steps of a softmax alone
     block        smallest key block of an online softmax; lse_merge: partial results merge through
-                 exp(lse_b - lse), or weights are exp(s - lse): nothing is divided by their sum as
-                 it came out, and an error of lse is one of the whole row
+                 exp(lse_b - lse): nothing is divided by their sum as it came out, and an error of
+                 lse is one of the whole row
+    weights      "quotient", or "lse": they are exp(s - lse), where that holds as well
     grad_partial gradients kept in this between blocks of grad_block_q queries and grad_block_k keys
     maximum      "detached", or "differentiated": the gradient goes through the maximum that is
                  subtracted from the scores too, to the keys that have it, where it cancels but for
@@ -126,11 +127,27 @@ class Precision:
     exp_ulps: float = 4.0
     tanh_ulps: float = 4.0
     sin_ulps: float = 4.0
+    weights: str = "quotient"
     maximum: str = "detached"
     variance: str = "stable"
     tanh_form: str = "relative"
     bias_form: str = "relative"
     slack: float = 1.0
+
+    @property
+    def by_lse(self) -> bool:
+        """Whether something is multiplied by exp(... - lse), and not divided by a sum."""
+        return self.lse_merge or self.weights == "lse"
+
+    @property
+    def unit_of_steps(self) -> float:
+        """What storing a step of a softmax loses where that is more than `softmax` does, else 0."""
+        return self.step.u if self.step and self.step.u > self.softmax.u else 0.0
+
+    @property
+    def eta_of_steps(self) -> float:
+        """The same below the smallest normal number."""
+        return self.step.eta if self.step and self.unit_of_steps else 0.0
 
 
 def _widest_format(storage: Format) -> Format:
@@ -221,6 +238,7 @@ _LEAST = {
     "slack": 1.0,
 }
 _CHOICES = {
+    "weights": ("quotient", "lse"),
     "maximum": ("detached", "differentiated"),
     "variance": ("stable", "one_pass"),
     "tanh_form": ("relative", "exponential"),
@@ -349,6 +367,12 @@ def _build_precision(declared: dict[str, Any], dtype: str, flushes: bool) -> Pre
         del given["operand"]  # TF32 is a mode of float32 products; float64 ones never take it
     made = PRESETS[preset](storage)
     return replace(_flush(made) if flushes else made, **given)
+
+
+def changed(precision: Precision, said: Mapping[str, str]) -> Precision:
+    """The same arithmetic but for some fields, as PRECISION says them."""
+    fields: dict[str, Any] = {name: _parse_value(name, value) for name, value in said.items()}
+    return replace(precision, **fields)
 
 
 def _parse_storage(name: object, dtype: str) -> Format:

@@ -8,7 +8,7 @@ from attnverify.backends.array_libraries import Library
 from attnverify.backends.declarations import STRICT, Declarations
 from attnverify.backends.machine import Machine
 from attnverify.catalogue.operation import Operation
-from attnverify.precision import UNDECLARED, Precision, resolve
+from attnverify.precision import UNDECLARED, Precision, changed, resolve
 
 
 @dataclass(eq=False)
@@ -80,6 +80,8 @@ class Implementation:
     thorough: bool = False
     quick: bool = False
     precisions: dict[str, Precision] = field(default_factory=dict, repr=False)
+    shown: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
+    """Fields of PRECISION that nobody declared and its calls have shown, by dtype."""
 
     @property
     def name(self) -> str:
@@ -113,6 +115,11 @@ class Implementation:
     def asked_as(self) -> str:
         """Under which words it, and what it is the gradient of, stands among those asked."""
         return f"{self.operation.forward.name} {self.how}"
+
+    def admit(self, dtype: str, shown: dict[str, str]) -> None:
+        """Judge it from now on by an arithmetic that its calls have shown."""
+        self.precisions[dtype] = changed(self.precision(dtype), shown)
+        self.shown[dtype] = self.shown.get(dtype, {}) | shown
 
     def precision(self, dtype: str) -> Precision:
         """

@@ -149,7 +149,8 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     log-sum-exp costs u (max(|s|, |m|) + log n). Em = max(s + Es) - m is how far the maximum can
     rise; it falls by its own Es at most, which is no more. A row with a score that overflows, other
     than to a harmless -inf far below the maximum, is inf throughout; so is one whose exponents may
-    all be moved out of the format (:func:`shared_shift`).
+    all be moved out of the format (:func:`shared_shift`). Steps that are stored:
+    :func:`stored_exponents`.
     """
     n = at.s.shape[-1]
     size = np.abs(at.s)
@@ -163,6 +164,8 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
         top = top + (shaky + Em + np.maximum(shaky, Em))
         peak = peak + Em
     E = gamma(3, P.softmax.u) * top + (ceil(n / P.block) + 1) * exponential_error(P)
+    if P.unit_of_steps:
+        E = E + stored_exponents(at, 0.0 if shaky is None else shaky + Em, P)
     E = E if shaky is None else E + shaky
     out = ~(1.5 * peak <= P.softmax.max)  # m log2(e) must fit as well
     out |= ~(shared_shift(peak, P) + log(n) < log(min(P.softmax.max, 1 / P.softmax.tiny)))
@@ -170,6 +173,20 @@ def exponent_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
         out |= ~np.isfinite(shaky).all(-1, keepdims=True)
     E = np.where(out, np.inf, E) if out.any() else E
     return E if at.visible is None else np.where(at.visible, E, 0.0)
+
+
+def stored_exponents(at: Rows, Es: ndarray | float, P: Precision) -> ndarray:
+    """
+    Bound what an exponent loses where each step of a softmax is stored, s - m and its exponential;
+    Es is the error of s - m:
+
+        g(1, u_step) (1 + |s - m| + Es)
+
+    Of exp(s - lse) it is s - lse, which is larger by log n at most, and by what lse errs by: less
+    than 1, or nothing is said of the row (:func:`normaliser_error`).
+    """
+    more = 1 + log(at.s.shape[-1]) if P.by_lse else 0.0
+    return np.asarray(gamma(1, P.unit_of_steps) * (1 - at.d + Es + more))
 
 
 def shared_shift(peak: ndarray, P: Precision) -> ndarray:
@@ -229,24 +246,40 @@ def rescaled_sum_error(n: int, P: Precision) -> float:
     return (1 + accumulation_error(n, P)) * (1 + gamma(ceil(n / P.block) + 2, P.acc.u)) - 1
 
 
-def normaliser_error(at: Rows, P: Precision) -> float | ndarray:
+def normaliser_error(at: Rows, E: ndarray, P: Precision) -> float | ndarray:
     """
-    Compute rl = R + g(3, u) + n eta e^shift: the normaliser and the division. Where partial results
+    Compute rl = R + g(3, u) + n eta e^shift: the normaliser and the division, E the errors of the
+    exponents; g(2, u_step) + n eta_step where sum and quotient are stored. Where partial results
     are merged through exp(lse_b - lse), what the merge weights lose besides, nothing being divided
     by their sum as it came out: e^x - 1 with
 
-        x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps)
+        x = g(4, u) (1 + |lse| + log n) - 2 log(1 - 2 u exp_ulps) + :func:`stored_lse`
 
     since sum_b w_b |lse_b| <= |lse| + log n, the w_b summing to one, and both the weights and the
-    sum in lse are made of exponentials.
+    sum in lse are made of exponentials. The same holds of weights exp(s - lse), parts of one key.
     """
     n, u = at.s.shape[-1], P.softmax.u
-    rl = rescaled_sum_error(n, P) + gamma(3, u)
+    rl = rescaled_sum_error(n, P) + gamma(3, u) + gamma(2, P.unit_of_steps) + n * P.eta_of_steps
     rl = rl + n * underflow_beside_normaliser(at, P)
-    if not P.lse_merge:
+    if not P.by_lse:
         return rl
-    merge = gamma(4, u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n))
+    merge = gamma(4, u) * (1 + np.abs(at.m + np.log(at.norm)) + log(n)) + stored_lse(at, E, P)
     return rl + np.expm1(merge + 2 * exponential_error(P))
+
+
+def stored_lse(at: Rows, E: ndarray, P: Precision) -> ndarray | float:
+    """
+    Bound how far the sum of the weights exp(s - lse) is from 1, as an exponent, where each step is
+    stored: lse, the logarithm and the sum in it, exponentials and s - m in that, s - lse;
+
+        g(1, u_step) (|lse| + max E + 3 log n + 2)
+
+    since a weighted mean of s - m, and of s - lse, is the entropy at most, and that log n.
+    """
+    if not P.unit_of_steps:
+        return 0.0
+    lse = np.abs(at.m + np.log(at.norm)) + E.max(-1, keepdims=True)
+    return np.asarray(gamma(1, P.unit_of_steps) * (lse + 3 * log(at.s.shape[-1]) + 2))
 
 
 def exponential_error(P: Precision) -> float:
@@ -305,11 +338,29 @@ def probability_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     """
     E = exponent_error(at, Es, P)
     p, moved = at.p, weight_displacement(at, E)
-    relative = rescaled_sum_error(at.s.shape[-1], P) + normaliser_error(at, P)
+    relative = rescaled_sum_error(at.s.shape[-1], P) + normaliser_error(at, E, P)
     eta = underflow_beside_normaliser(at, P)
     vanishing = p < 2 * P.softmax.tiny * (eta / P.softmax.eta)
     grown = moved + relative * (p + moved) + np.where(vanishing, np.minimum(eta, p), 0.0)
-    return zero_where_hidden(at, grown + exponential_underflow(at, P), E)
+    return zero_where_hidden(
+        at, grown + exponential_underflow(at, P) + stored_underflow(at, E, P), E
+    )
+
+
+def stored_underflow(at: Rows, E: ndarray, P: Precision) -> ndarray:
+    """
+    Bound what a weight loses where its exponential, and itself, are stored below the normal
+    numbers; E the error of the exponent, S the stored sum, which is 1 at least:
+
+        min(2 eta_step, 3 w e^E)
+
+    The exponential loses eta_step, or itself if that is less, w e^E; what is left of it is 2 w e^E
+    at most, divided by S, and so is what the quotient loses.
+    """
+    if P.step is None or not P.unit_of_steps:
+        return np.zeros(())
+    most = np.fmin(2 * P.step.eta, 3 * (at.w + weight_increase(at, E)))
+    return np.where(at.p < 2 * P.step.tiny, most, 0.0)
 
 
 def zero_where_hidden(at: Rows, E: ndarray, exponent: ndarray | None = None) -> ndarray:

@@ -15,6 +15,7 @@ from attnverify.bounds.softmax_rows import (
     finite,
     normaliser_error,
     rescaled_sum_error,
+    stored_underflow,
     weight_increase,
 )
 from attnverify.precision import Format, Precision
@@ -197,6 +198,7 @@ def mean_error(
              + sum `exponential_underflow` |x|
         ev = sum W+ Ev / W-                                  the values' own errors, at most max Ev
         e3 = R (M + e2 + ev) + (n + 2K + 4) eta / (1-p)      the sum over keys
+             + eta_step / (1-p)                              stored before it is divided
         e4 = rl (|o| + e1 + e2 + e3 + ev) / (1 - rl)         normaliser and division
 
     e2 takes the larger of the two because the normaliser may have been summed before or after P was
@@ -218,20 +220,21 @@ def mean_error(
     )
     relative += gamma(3, (P.scale_const or P.acc).u) if mix.scaled else 0.0
     centred = np.fmin(spread * (at.norm / floor) + 2 * e1, 2 * mix.cap)
-    e2 = relative * np.fmax(M, centred) + _underflow_error(mix, P)
+    e2 = relative * np.fmax(M, centred) + _underflow_error(mix, E, P)
     moved = e1 + e2
     R = rescaled_sum_error(n, P)
     e3 = R * (M + e2) + (n + 2 * ceil(n / P.block) + 4) * P.acc.eta * mix.share
+    e3 = e3 + P.eta_of_steps * mix.share
     if Ev is not None:
         ev = np.fmin((above @ Ev) / floor, _largest_value_error(mix, Ev))
         moved, e3 = moved + ev, e3 + R * ev
     moved = moved + e3
-    rl = np.minimum(normaliser_error(at, P), 1.0)  # from 1 on nothing is known of the quotient
+    rl = np.minimum(normaliser_error(at, E, P), 1.0)  # from 1 on nothing is known of the quotient
     moved = moved + rl * (np.abs(mix.o) + moved) / (1 - rl)
     return _settle_bound(mix, E, rounding_error(mix.o, moved, fmt))
 
 
-def _underflow_error(mix: WeightedMean, P: Precision) -> float | ndarray:
+def _underflow_error(mix: WeightedMean, E: ndarray, P: Precision) -> float | ndarray:
     """
     Compute sum min(eta, p) |x| over the weights that may lie below the smallest normal number of
     prob, exp or the operands.
@@ -240,7 +243,7 @@ def _underflow_error(mix: WeightedMean, P: Precision) -> float | ndarray:
     eta, tiny = max(f.eta for f in formats), max(f.tiny for f in formats)
     if P.storage.ftz:
         eta, tiny = max(eta, P.storage.tiny), max(tiny, P.storage.tiny)
-    small = exponential_underflow(mix.rows, P)
+    small = exponential_underflow(mix.rows, P) + stored_underflow(mix.rows, E, P)
     if mix.rows.least < 2 * tiny or np.isnan(mix.rows.least):
         small = np.minimum(mix.rows.p, eta) * (mix.rows.p < 2 * tiny) + small
     if small.ndim == 0:

@@ -15,6 +15,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
+from json import dumps
 from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
@@ -74,6 +75,9 @@ def look_again(
     is_asked = result.verdict == "passed" and not result.regions and not options.inputs
     if own is None or is_ours(own.backend) or not (is_asked and cell.aspect in ANSWER):
         return result
+    if result.shown:
+        own.admit(cell.dtype, result.shown)
+        tell(own, {describe_shown(result.shown, cell.dtype)})
     answered = 0
     for case in unforeseen_cases(own, cell.dtype, options):
         if answered == LOOKS:
@@ -91,6 +95,22 @@ def look_again(
             save_or_say(record, options.failures, None)
             return seen_elsewhere(error, case, again())
     return result
+
+
+SHOWN = {
+    "maximum": "differentiates the maximum of its softmax",
+    "step": "stores each step of its softmax",
+    "weights": "weights with exp(score - lse)",
+}
+"""What calls have shown, by the field of PRECISION that says so."""
+
+
+def describe_shown(shown: dict[str, str], dtype: str) -> str:
+    """Say by which arithmetic it was judged that its file does not declare, and the line for it."""
+    words = ", ".join(SHOWN[name] for name in sorted(shown))
+    return (
+        f"{words}, as PyTorch's steps show, and is judged so; PRECISION = {dumps({dtype: shown})}"
+    )
 
 
 def is_ours(backend: Backend) -> bool:

@@ -16,6 +16,7 @@ from numpy import ndarray
 
 from attnverify.backends.array_libraries import RECORDED, Library, Recorded, dtype_name
 from attnverify.backends.implementation import Implementation
+from attnverify.backends.torch_steps import logarithms, steps_of, stores_exponentials
 from attnverify.catalogue.dtypes import largest
 from attnverify.catalogue.pytrees import differentiable_inputs
 from attnverify.catalogue.traits import DTYPES
@@ -24,7 +25,7 @@ from attnverify.judge.case import Case, case_shown
 from attnverify.judge.comparison import Comparison, compare
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
 from attnverify.judge.invoke import announce, convert_and_call
-from attnverify.precision import Precision
+from attnverify.precision import Precision, find_fields
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,7 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
     announce.get()(implementation, case.dtype, case, None)
     with recorded_outputs() as recorded:
         outputs = convert_and_call(implementation, case)
-    try:
-        comparisons = hold_outputs(outputs, case, implementation)
-    except Disagreement:
-        if not (recorded and admits_maximum(implementation, case.dtype, recorded[-1])):
-            raise
-        comparisons = hold_outputs(outputs, case, implementation)
+    comparisons = hold_as_shown(outputs, case, implementation, recorded)
     if recorded and not case.rows:
         comparisons += hold_recorded(
             recorded[-1].outputs, case.forward, forward_implementation(implementation)
@@ -68,16 +64,57 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
     return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
 
 
-def admits_maximum(implementation: Implementation, dtype: str, recorded: Recorded) -> bool:
+def hold_as_shown(
+    outputs: Any, case: Case, implementation: Implementation, recorded: list[Recorded]
+) -> list[tuple[str, Comparison]]:
     """
-    Judge a gradient from now on as one that goes through a maximum, where PyTorch's graph has one;
-    False where it has none, or was judged so before.
+    Compare the outputs of a case; where they exceed the bound, again under each arithmetic that
+    PyTorch shows the implementation to have, which it is judged by from now on.
     """
-    precision = implementation.precision(dtype)
-    if precision.maximum != "detached" or not recorded.differentiates_a_maximum:
-        return False
-    implementation.precisions[dtype] = replace(precision, maximum="differentiated")
-    return True
+    try:
+        return hold_outputs(outputs, case, implementation)
+    except Disagreement as error:
+        found = error
+    for shown in shown_arithmetics(implementation, case, recorded):
+        implementation.admit(case.dtype, shown)
+        try:
+            return hold_outputs(outputs, case, implementation)
+        except Disagreement as error:
+            found = error
+    raise found
+
+
+def shown_arithmetics(
+    implementation: Implementation, case: Case, recorded: list[Recorded]
+) -> Iterator[dict[str, str]]:
+    """
+    Yield what a library shows of an arithmetic that nobody declared otherwise, and was not judged
+    so before: a graph with a maximum that is differentiated; exponentials of a softmax that are
+    stored in the dtype of the call, as its scores and weights are; logarithms that are stored in
+    what a softmax is computed in. An lse that is stored in half precision is none of them: what it
+    loses multiplies a row, and grows with the scores.
+    """
+    P, dtype = implementation.precision(case.dtype), case.dtype
+    if recorded and P.maximum == "detached" and recorded[-1].differentiates_a_maximum:
+        yield {"maximum": "differentiated"}
+    names = implementation.operation.name, implementation.name
+    said = find_fields(implementation.backend.precision, *names, dtype).keys()
+    library = implementation.backend.library
+    if library is None or library.name != "torch" or implementation.backend.machine is not None:
+        return
+    storing = P.softmax.p > P.storage.p == P.score.p == P.prob.p
+    asks_steps = storing and P.step is None and not said & {"softmax", "interior", "step"}
+    asks_lse = not P.by_lse and "weights" not in said
+    if not (asks_steps or asks_lse):
+        return
+    try:
+        steps = steps_of(lambda: convert_and_call(implementation, case))
+    except Exception:  # what cannot be watched shows nothing
+        return
+    if asks_steps and stores_exponentials(steps, dtype):
+        yield {"step": P.storage.name + "_ftz" * P.storage.ftz}
+    if asks_lse and logarithms(steps) == {P.softmax.name.removesuffix("_ftz")}:
+        yield {"weights": "lse"}
 
 
 WHILE_RECORDED = "while a graph is recorded"
@@ -103,6 +140,7 @@ def forward_implementation(implementation: Implementation) -> Implementation:
         operation=implementation.operation.forward,
         function=function if machine is None else machine.runs(function),
         precisions={},
+        shown={},
     )
 
 
@@ -116,9 +154,9 @@ def hold_recorded(
     try:
         return hold_outputs(outputs, case, implementation, circumstance)
     except Disagreement:
-        if is_right(implementation, case):
-            raise
-        return []
+        if not is_right(implementation, case):
+            return []
+    return hold_outputs(outputs, case, implementation, circumstance)
 
 
 def is_right(implementation: Implementation, case: Case) -> bool:

@@ -97,7 +97,9 @@ def collect_evidence(
         words = "; ".join(changes)
         tally += Tally(findings=[Finding(words, message="seen after the column's last call")])
     unseen = Tally(regions={line.source: [0, 0] for line in regions})
-    return replace(cell.result().with_tally(unseen + tally), changes=changes)
+    own = cell.gradient if cell.aspect == "gradients" and cell.gradient else cell.implementation
+    shown = own.shown.get(cell.dtype, {})
+    return replace(cell.result().with_tally(unseen + tally), changes=changes, shown=shown)
 
 
 def options_of(cell: Cell, options: Options) -> Options:

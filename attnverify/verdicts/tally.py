@@ -111,6 +111,7 @@ class CellResult(Tally):
              side effects alone
     kind     what its known failures are, see KINDS
     inside   what its calls made use of that is no work of its own, in words
+    shown    fields of PRECISION that its calls have shown, by which it was judged
     seconds  what the cell took in all, in the backend and in the oracle
     """
 
@@ -127,6 +128,7 @@ class CellResult(Tally):
     changes: list[str] = field(default_factory=list)
     kind: str = ""
     inside: list[str] = field(default_factory=list)
+    shown: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

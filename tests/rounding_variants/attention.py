@@ -35,8 +35,28 @@ def split(at: Machine, M: int) -> list[ndarray]:
 
 def softmax(at: Machine, s: ndarray) -> ndarray:
     """The weights of a row at once."""
+    return by_exponent(at, s, exponentials(at, s)[1]) if by_lse(at) else quotients(at, s)
+
+
+def exponentials(at: Machine, s: ndarray) -> tuple[ndarray, ndarray]:
+    """exp(s - m) of a row, and its sum."""
     w = at.exp(s, level(s))
-    return at.soft(at.quotient(w, at.soft(at.sum(w[..., in_order(at, s.shape[-1])])[..., None])))
+    return w, at.soft(at.sum(w[..., in_order(at, s.shape[-1])])[..., None])
+
+
+def quotients(at: Machine, s: ndarray) -> ndarray:
+    return at.soft(at.quotient(*exponentials(at, s)))
+
+
+def by_lse(at: Machine) -> bool:
+    return at.order.division == "exponent" and at.order.softmax == "row"
+
+
+def by_exponent(at: Machine, s: ndarray, size: ndarray) -> ndarray:
+    """The weights exp(s - lse): nothing is divided by their sum."""
+    m = level(s)
+    lse = at.soft(m + at.soft(np.log(np.where(size > 0, size, 1)).astype(m.dtype)))
+    return np.where(size > 0, at.exp(s, lse), 0).astype(s.dtype)
 
 
 def log_sum_exp(m: ndarray, size: ndarray) -> ndarray:
@@ -116,12 +136,15 @@ Part = tuple[ndarray, ndarray, ndarray]
 def whole(at: Machine, s: ndarray, v: ndarray, drop: Dropout) -> Part:
     """A row at once; the weights divided before the product with the values, or it after that."""
     m, keys = level(s), in_order(at, s.shape[-1])
-    w = at.exp(s, m)
-    size = at.soft(at.sum(w[..., keys])[..., None])
-    if at.order.division.endswith("before"):
+    w, size = exponentials(at, s)
+    if by_lse(at):
+        w = by_exponent(at, s, size)
+    elif at.order.division.endswith("before"):
         w = at.soft(at.quotient(w, size))
     w = drop.on_weights(w)
-    return at.product(w[..., keys], v[..., keys, :]), m, size
+    o = at.product(w[..., keys], v[..., keys, :])
+    kept = at.step(o)  # no legal evaluation stores a sum that overflows before it is divided
+    return np.where(np.isinf(kept), o, kept), m, size
 
 
 def online(at: Machine, s: ndarray, v: ndarray, drop: Dropout, order: ndarray) -> Part:

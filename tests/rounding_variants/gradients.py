@@ -11,11 +11,13 @@ from numpy import ndarray
 
 from tests.rounding_variants.attention import (
     Dropout,
+    by_lse,
     in_order,
     level,
     log_sum_exp,
     merge_weights,
     online,
+    quotients,
     scores_of,
     softmax,
     split,
@@ -41,11 +43,13 @@ def seen_gradient(s: ndarray, dP: ndarray) -> ndarray:
     return np.where(s > -np.inf, dP, 0).astype(dP.dtype)
 
 
-def row_gradient(at: Machine, w: ndarray, dP: ndarray, D: ndarray) -> ndarray:
-    """w (dP - D), or w dP - w D."""
+def row_gradient(
+    at: Machine, w: ndarray, dP: ndarray, D: ndarray, of_mean: ndarray | None = None
+) -> ndarray:
+    """w (dP - D), or w dP - w D, where D may have weights of its own."""
     if at.order.difference == "subtracted":
         return at.score(at.soft(w * at.soft(dP - D)))
-    return at.score(at.soft(at.soft(w * dP) - at.soft(w * D)))
+    return at.score(at.soft(at.soft(w * dP) - at.soft((w if of_mean is None else of_mean) * D)))
 
 
 def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, ndarray]:
@@ -73,7 +77,7 @@ def score_gradient(at: Machine, s: ndarray, inputs: Inputs) -> tuple[ndarray, nd
         D = D if own is None else at.acc(D + at.contract(w, own)[..., None])
     else:
         D = at.contract(w, dP)[..., None]
-    return at.prob(row_gradient(at, w, dP, D)), dV
+    return at.prob(row_gradient(at, w, dP, D, quotients(at, s) if by_lse(at) else w)), dV
 
 
 def differentiated(at: Machine, s: ndarray, dO: ndarray, v: ndarray) -> tuple[ndarray, ndarray]:
@@ -90,11 +94,11 @@ def differentiated(at: Machine, s: ndarray, dO: ndarray, v: ndarray) -> tuple[nd
         size = at.soft(at.soft(size * decay) + at.soft(at.sum(w)[..., None]))
         o, m = at.product(at.prob(w), v[..., j, :], at.acc(o * decay)), np.maximum(m, top)
     d_o, mean = (
-        at.acc(at.quotient(dO, size)),
-        at.acc(at.quotient(at.contract(dO, o)[..., None], size)),
+        at.step(at.acc(at.quotient(dO, size))),
+        at.step(at.acc(at.quotient(at.contract(dO, o)[..., None], size))),
     )
     d_size, d_m, dS, dV = (
-        -at.acc(at.quotient(mean, size)),
+        -at.step(at.acc(at.quotient(mean, size))),
         np.zeros_like(m),
         np.zeros_like(s),
         np.zeros_like(v),

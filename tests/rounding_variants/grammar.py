@@ -41,7 +41,7 @@ class Order:
                  their log-sum-exp
     block        keys of a block; parts: how many; keys: in which direction
     division     by the normaliser: a quotient or a product with its reciprocal, before or after the
-                 values
+                 values; or its logarithm subtracted in the exponent
     dropout      its factor on the weights, as a division, on the values, last
     saved        the backward pass takes the weights from the forward one, or from the log-sum-exp
     mean         of a row's gradients: from the weights, or from the output
@@ -69,7 +69,7 @@ class Order:
     block: str = choice("16", "1", "2", "3")
     parts: str = choice("2", "3")
     keys: str = choice("forward", "backward")
-    division: str = choice("before", "after", "reciprocal before", "reciprocal after")
+    division: str = choice("before", "after", "reciprocal before", "reciprocal after", "exponent")
     dropout: str = choice("weights", "divided", "values", "last")
     saved: str = choice("weights", "lse")
     mean: str = choice("weights", "output")
@@ -181,6 +181,10 @@ ARITHMETICS: dict[str, Arithmetic] = {
     "fused": preset("fused"),
     "wide": preset("wide"),
     "sloppy": preset("sloppy"),
+    "stored steps": Arithmetic(
+        lambda dtype: {"preset": "eager", "step": dtype},
+        {"softmax": "row", "exponential": "e", "saved": "weights"},
+    ),
     "tf32": preset("fused", operand="tf32"),
     "narrow sums": Arithmetic(lambda dtype: {"preset": "eager", "acc": dtype}),
     "narrow parts": Arithmetic(
@@ -231,6 +235,8 @@ class Derivation:
         if "softmax" in named and self.order.softmax != "row":
             declared |= {"block": int(self.order.block)}
             declared |= {"lse_merge": True} if self.order.softmax == "merged" else {}
+        if "division" in named and (self.order.softmax, self.order.division) == ("row", "exponent"):
+            declared |= {"weights": "lse"}
         if "maximum" in named:
             declared["maximum"] = self.order.maximum
         if "tangent" in named and self.order.tangent != "library":

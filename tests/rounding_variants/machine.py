@@ -66,7 +66,11 @@ class Machine:
         return self.to(x, self.P.prob)
 
     def soft(self, x: ndarray) -> ndarray:
-        return self.to(x, self.P.softmax)
+        return self.step(self.to(x, self.P.softmax))
+
+    def step(self, x: ndarray) -> ndarray:
+        """x as a softmax that is written out stores it between two steps, if it does."""
+        return self.to(x, self.P.step) if self.P.unit_of_steps else x
 
     def join(self, x: ndarray) -> ndarray:
         return self.to(x, self.P.joined)
@@ -200,7 +204,7 @@ class Machine:
     def exp(self, s: ndarray, m: ndarray, levels: bool = False) -> ndarray:
         """exp(s - m), 0 where s is minus infinity; of two levels, both are rounded alike."""
         if self.order.exponential == "e":
-            return self.function(np.exp, self.soft(s - m), self.P.exp_ulps)
+            return self.step(self.function(np.exp, self.soft(s - m), self.P.exp_ulps))
         lowest, log2e = -self.work(self.P.softmax.max), np.asarray(LOG2E, self.work)
         # a mask near -max overflows here: a kernel of this form must clamp, for it hides nothing;
         level = np.maximum(self.soft(m * log2e), lowest)

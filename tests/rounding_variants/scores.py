@@ -73,15 +73,16 @@ def tangent(at: Machine, z: ndarray, sides: tuple[ndarray, ndarray] | None = Non
     form, one, two = at.order.tangent, at.work(1), at.work(2)
     if form == "library":
         return at.score(at.function(np.tanh, z, at.P.tanh_ulps))
-    exp = lambda x: at.function(np.exp, at.soft(two * x), at.P.exp_ulps)
+    soft = lambda x: at.to(x, at.P.softmax)
+    exp = lambda x: at.function(np.exp, soft(two * x), at.P.exp_ulps)
     z = np.clip(z, -20, 20)
     if form == "sigmoid":
-        return at.score(at.soft(two * at.soft(one / at.soft(one + exp(-z)))) - one)
+        return at.score(soft(two * soft(one / soft(one + exp(-z)))) - one)
     if form == "each side" and sides is not None and in_range(at, sides):
-        e = at.soft(exp(sides[0]) * exp(sides[1]))
+        e = soft(exp(sides[0]) * exp(sides[1]))
     else:
         e = exp(z)
-    return at.score(at.soft(one - at.soft(two / at.soft(one + e))))
+    return at.score(soft(one - soft(two / soft(one + e))))
 
 
 def in_range(at: Machine, sides: tuple[ndarray, ndarray]) -> bool:

@@ -8,7 +8,6 @@ from numpy import ndarray
 from attnverify.bounds import attention
 from attnverify.bounds.attention import masked
 from attnverify.bounds.error_rules import (
-    accumulation_error,
     dot_error,
     gamma,
     operand_error,
@@ -23,10 +22,12 @@ from attnverify.bounds.gradients.steps import (
     given_gradient,
     mask_gradient,
     maximum_error,
+    mean_factor,
     product_gradient,
     recomputed_error,
     recomputed_exponent_error,
     shared_gradient,
+    stored_mean_gradient,
 )
 from attnverify.bounds.scores import Additive, Products, additive, products, tanh_error
 from attnverify.bounds.softmax_rows import (
@@ -50,7 +51,7 @@ def softmax_grad(
 
     The weights are those of the forward pass or made again, rounded to prob, with the error E_P;
 
-        E_D  = sum E_P |dW| + (acc(n) + g(1,u)) (p+E_P) |dW|
+        E_D  = sum E_P |dW| + `mean_factor` (p+E_P) |dW| + `stored_mean_gradient`
         E_dS = E_P (|dW-D| + E_D) + p E_D + g(3,u) (p+E_P) (|dW-D| + E_D)
                + g(2,u) (p+E_P) (|dW| + |D| + E_D) + 3 eta, rounded to score, stored
     """
@@ -69,8 +70,9 @@ def softmax_grad(
         E = exponent_error(chain, Es, P)
         E_P = recomputed_error(chain, recomputed_exponent_error(chain, E, Es, P), P)
         E_P = zero_where_hidden(chain, rounding_error(chain.p, E_P, P.prob), E)
-        grown = (accumulation_error(n, P) + gamma(1, P.softmax.u)) * (chain.p + E_P)
+        grown = mean_factor(n, P) * (chain.p + E_P)
         E_D = ((E_P + grown) * np.abs(dW)).sum(-1, keepdims=True) + n * P.acc.eta
+        E_D = E_D + stored_mean_gradient(chain, np.abs(dW), dW[..., :0], P)
         E_dS = difference_error(chain, E_P, dW, 0.0, x, E_D, P)
         if P.maximum == "differentiated":
             mass, gradient = np.abs(dW) + np.abs(dW - x) + E_D, rounding_error(dS, E_dS, P.score)

@@ -25,6 +25,8 @@ from attnverify.bounds.softmax_rows import (
     exponent_error,
     exponential_underflow,
     rescaled_sum_error,
+    stored_lse,
+    stored_underflow,
     zero_where_hidden,
 )
 from attnverify.bounds.weighted_mean import WeightedMean, dropout_error, mean_error
@@ -83,6 +85,8 @@ def recomputed_exponent_error(at: Rows, E: ndarray, Es: ndarray | None, P: Preci
 
         E_lse = max(log sum p e^E, -log sum p e^-E) + R + g(4, u) (1 + |lse| + log n)
         L     = E + E_lse + g(3, u) (|s - lse| + Es + E_lse)
+
+    E_lse has g(1, u_step) besides, of a sum that is stored, and `stored_lse` of the whole.
     """
     n, u = at.s.shape[-1], P.softmax.u
     up, down = (
@@ -94,6 +98,8 @@ def recomputed_exponent_error(at: Rows, E: ndarray, Es: ndarray | None, P: Preci
         np.maximum(np.log(up), -np.log(down))
         + rescaled_sum_error(n, P)
         + gamma(4, u) * (1 + np.abs(at.m + log_norm) + log(n))
+        + gamma(1, P.unit_of_steps)
+        + (stored_lse(at, E, P) if P.by_lse else 0.0)
     )
     return E + E_lse + gamma(3, u) * (log_norm - at.d + E_lse + (0.0 if Es is None else Es))
 
@@ -118,7 +124,7 @@ def recomputed_error(at: Rows, L: ndarray, P: Precision) -> ndarray:
     low = max(P.softmax.tiny, P.prob.tiny)
     if not at.least >= 2 * low:
         E_P = E_P + np.where(at.p < 2 * low, np.minimum(P.softmax.eta, at.p), 0.0)
-    return zero_where_hidden(at, E_P + exponential_underflow(at, P))
+    return zero_where_hidden(at, E_P + exponential_underflow(at, P) + stored_underflow(at, L, P))
 
 
 def score_gradient_error(
@@ -144,18 +150,32 @@ def score_gradient_error(
                rounded to prob and to score
 
     The last term is that of p dP - p D, multiplied first and subtracted then. Where partial results
-    are merged, `merged_error` is part of E_D.
+    are merged, `merged_error` is part of E_D. Where each step of the softmax is stored, so are
+    quotients by its normaliser S, of dO too,
+
+        E_dP + g(1, u_step) |dO| |v|^T + S eta_step (sum |v| + 2),  E_D + `stored_mean_gradient`
+
+    and what is multiplied with w in dV errs by S eta_step, its rounding being that of the weights.
     """
     mix, chain, dO = at.mix, at.mix.rows, at.d_output
     p, n = chain.p, mix.v.shape[-2]
     E = exponent_error(chain, Es, P)
     L = recomputed_exponent_error(chain, E, Es, P)
     E_P = zero_where_hidden(chain, rounding_error(p, recomputed_error(chain, L, P), P.prob), E)
-    dV = product_gradient(at.w, dropout_error(at.w, E_P, mix, P), dO, E_dO, P, transposed=True)
+    E_part: ndarray | None = E_dO
+    if P.unit_of_steps:
+        small = np.broadcast_to(chain.norm * P.eta_of_steps, dO.shape)
+        E_part = small if E_dO is None else E_dO + small
+    dV = product_gradient(at.w, dropout_error(at.w, E_P, mix, P), dO, E_part, P, transposed=True)
     vT = mix.v.swapaxes(-1, -2)
     E_vT = None if Ev is None else Ev.swapaxes(-1, -2)
     factors = operand_error(dO, E_dO, P), operand_error(vT, E_vT, P)
-    E_dP = rounding_error(at.dW, dot_error(dO, factors[0], vT, factors[1], P), P.score)
+    E_dP = dot_error(dO, factors[0], vT, factors[1], P)
+    mass = (np.abs(dO) if E_dO is None else np.abs(dO) + E_dO) @ np.abs(vT)
+    if P.unit_of_steps:
+        smallest = chain.norm * P.eta_of_steps * (np.abs(vT).sum(-2, keepdims=True) + 2)
+        E_dP = E_dP + gamma(1, P.unit_of_steps) * mass + smallest
+    E_dP = rounding_error(at.dW, E_dP, P.score)
     if at.d_weights is not None:
         E_dP = rounding_error(at.dW + at.d_weights, E_dP, P.score)
     most_P, size_dP = p + E_P, sizes_at_weights(at)
@@ -163,19 +183,15 @@ def score_gradient_error(
     E_dP = dropout_error(size_dP, E_dP, mix, P)
     E_dP = E_dP if lost is None else np.where(lost, np.inf, E_dP)
     D_output = mean_gradient_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
-    per_key = (
-        E_P * size_dP
-        + most_P * E_dP
-        + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * most_P * (size_dP + E_dP)
-    )
+    per_key = E_P * size_dP + most_P * E_dP + mean_factor(n, P) * most_P * (size_dP + E_dP)
     E_D = (
         np.fmax(D_output, zero_where_hidden(chain, per_key).sum(-1, keepdims=True))
         + (n + dO.shape[-1]) * P.acc.eta * mix.share
+        + stored_mean_gradient(chain, size_dP, dO, P)
     )
     E_D = E_D + merged_error(at, L, E_dP, P) if P.lse_merge else E_D
     E_dS = difference_error(chain, E_P, at.dP, E_dP, at.x, E_D, P)
     if P.maximum == "differentiated":
-        mass = (np.abs(dO) if E_dO is None else np.abs(dO) + E_dO) @ np.abs(vT)
         mass = mass if mix.factor is None else mass * mix.factor
         gradient = rounding_error(at.dS, E_dS, P.score)
         mass = mass + np.abs(at.dP - at.x) + E_D
@@ -224,18 +240,43 @@ def mean_gradient_error(
     lost = most_dO * E_o
     if E_dO is not None:
         lost, most_dO = lost + E_dO * most_o, most_dO + E_dO
-    lost = lost + accumulation_error(most_dO.shape[-1], P) * most_dO * most_o
+    steps = accumulation_error(most_dO.shape[-1], P) + gamma(3, P.unit_of_steps)
+    lost = lost + steps * most_dO * most_o
     found: ndarray = lost.sum(-1, keepdims=True)
     if at.d_weights is None:
         return found
     size, n = np.abs(at.d_weights), at.d_weights.shape[-1]
     E_w = dropout_error(at.w, E_P, at.mix, P)
-    own = E_w * size + (accumulation_error(n, P) + gamma(1, P.softmax.u)) * (at.w + E_w) * size
+    own = E_w * size + mean_factor(n, P) * (at.w + E_w) * size
     return (
         found
         + own.sum(-1, keepdims=True)
         + gamma(1, P.score.u) * (at.w * size).sum(-1, keepdims=True)
     )
+
+
+def mean_factor(n: int, P: Precision) -> float:
+    """
+    Bound what sum p dP loses by itself: acc(n) + g(1, u) + g(3, u_step), the last for a quotient by
+    the normaliser, a product and the sum that are stored.
+    """
+    return accumulation_error(n, P) + gamma(1, P.softmax.u) + gamma(3, P.unit_of_steps)
+
+
+def stored_mean_gradient(
+    chain: Rows, size_dP: ndarray, dO: ndarray, P: Precision
+) -> ndarray | float:
+    """
+    Bound what a row's mean gradient loses below the smallest normal number where it is stored
+    divided by the normaliser S, as sum dP (w / S) / S or dO . (o / S) / S:
+
+        S eta_step (sum |dP| + sum |dO| + n + E + 2)
+    """
+    if not P.unit_of_steps:
+        return 0.0
+    size = zero_where_hidden(chain, size_dP).sum(-1, keepdims=True)
+    size = size + np.abs(dO).sum(-1, keepdims=True) + size_dP.shape[-1] + dO.shape[-1] + 2
+    return np.asarray(chain.norm * P.eta_of_steps * size)
 
 
 def difference_error(
@@ -249,11 +290,19 @@ def difference_error(
 ) -> ndarray:
     """
     Bound the error of p (dP - D), x = dP - D, or of p dP - p D: `score_gradient_error` has the
-    formula.
+    formula. Where weights are exp(s - lse), and D goes back through lse = m + log S, p dP and p D
+    have weights that err apart: E_P' (|dP| + |D|). Steps that are stored: dP / S, its difference
+    from D / S and that times w, or p dP, p D and their difference;
+
+        g(1, u_step) (p+E_P') (2 |dP-D| + |dP| + |D|) + 2 eta_step
     """
     E_x, u, most_P = E_dP + E_D, P.softmax.u, chain.p + E_P
     most_x, apart = np.abs(x) + E_x, np.abs(dP) + np.abs(dP - x) + E_x
-    E_dS = E_P * most_x + chain.p * E_x + most_P * (gamma(3, u) * most_x + gamma(2, u) * apart)
+    E_dS = E_P * (apart if P.weights == "lse" else most_x) + chain.p * E_x
+    E_dS = E_dS + most_P * (gamma(3, u) * most_x + gamma(2, u) * apart)
+    if P.step and P.unit_of_steps:
+        E_dS = E_dS + gamma(1, P.step.u) * most_P * (2 * most_x + apart) + 2 * P.step.eta
+        E_dS = with_overflow(E_dS, most_x, P.step)
     return np.asarray(E_dS + 3 * P.softmax.eta + 2 * P.score.eta * P.lse_merge)
 
 

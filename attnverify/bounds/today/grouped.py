@@ -25,6 +25,7 @@ from attnverify.bounds.softmax_rows import (
     rescaled_sum_error,
     rows,
     shared_shift,
+    stored_lse,
     total,
     underflow_beside_normaliser,
     zero_where_hidden,
@@ -63,6 +64,7 @@ def lse_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
         + g(2, u) |m|            where all exponents are moved alike (`shared_shift`)
         + g(4, u) (1 + |m| + log n) + 2 u log_ulps (1 + log n)
                                  the logarithm, its base, and the sum with m
+        + `stored_lse`           steps that are stored
 
     Two forms of one kernel lie apart by |m| u each where it counts in powers of two.
     """
@@ -73,7 +75,7 @@ def lse_error(at: Rows, Es: ndarray | None, P: Precision) -> ndarray:
     moved = np.maximum(up, down) + rescaled_sum_error(n, P) + n * underflow_beside_normaliser(at, P)
     peak, logs = np.abs(at.m), np.log(at.norm)
     moved = moved + shared_shift(peak, P) + 2 * u * P.exp_ulps * (1 + logs)
-    moved = moved + gamma(4, u) * (1 + peak + log(n))
+    moved = moved + gamma(4, u) * (1 + peak + log(n)) + stored_lse(at, E, P)
     E_lse = rounding_error(at.m + logs, moved, at_least_float32(P.storage))
     E_lse = np.where(np.isnan(E_lse), np.inf, E_lse)
     return E_lse if at.fully_masked is None else np.where(at.fully_masked, 0.0, E_lse)

@@ -172,7 +172,7 @@ def _divide(at: Errors, node: Node) -> Rule:
         propagated = bound_row_quotient(at, node, propagated)
     L = gamma(2 if is_row else 3, u) * (x + propagated)
     L = L if is_row else L + _stored_reciprocal(at, node)
-    if at.P.lse_merge or at.graph.backward:
+    if at.P.by_lse or at.graph.backward:
         L = L + normaliser_error(at, node) * (x + propagated)
     parts = spread_terms(at, a)
     if parts is not None and not a.const:

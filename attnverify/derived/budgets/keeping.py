@@ -92,7 +92,7 @@ def _chain(node: Node) -> list[Node]:
 def _kept_row(at: Errors, node: Node, E: ndarray) -> ndarray:
     """Of a weight below the normal numbers: an ulp of every step on its way."""
     P, fmt = at.P, at.P.softmax
-    more = 2 * P.exp_ulps * (1 + P.lse_merge)
+    more = 2 * P.exp_ulps * (1 + P.by_lse)
     small = (node.value > 0) & (node.value < 2 * fmt.tiny)
     return np.where(small, np.minimum(fmt.eta, np.abs(node.value) + E) * (1 + more), 0.0)
 

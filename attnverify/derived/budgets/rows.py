@@ -105,7 +105,8 @@ def normaliser_error(at: Errors, node: Node) -> ndarray | float:
     Bound what it costs to make a weight again as exp(s - lse), or to merge parts by
     exp(lse_b - lse): gamma(4)(1 + |lse| + log n), and the exponentials' own. In a gradient the
     scores are made again as well, so that the errors of the saved lse, log sum p e^r at most, no
-    longer cancel.
+    longer cancel. Where each step is stored, g(1, u_step) (|lse| + max E + 4 log n + 3) besides:
+    `stored_lse`, and s - lse in place of s - m.
     """
     e = source_of(node.inputs[0])
     if e.name != "exp" or e.inputs[0].name != "subtract":
@@ -115,13 +116,17 @@ def normaliser_error(at: Errors, node: Node) -> ndarray | float:
     lse = m.value + np.log(np.maximum(node.inputs[1].value, 1e-300))
     z = gamma(4, u) * (1 + np.abs(lse) + log(max(count, 1)))
     own = 2 * u * P.exp_ulps
-    own = 2 * (-np.log1p(-own) if own < 1 else np.inf) * P.lse_merge
+    own = 2 * (-np.log1p(-own) if own < 1 else np.inf) * P.by_lse
+    axes = at.graph.rows[node].axes if node in at.graph.rows else (-1,)
+    if P.by_lse and P.unit_of_steps:
+        worst = np.where(np.isfinite(s.value), at.E[s], 0.0).max(axes, keepdims=True)
+        size = np.abs(lse) + worst + 4 * log(max(count, 1)) + 3
+        z = z + gamma(1, P.unit_of_steps) * size
     if not at.graph.backward:
         return np.expm1(z + own)
     held = np.isfinite(s.value)
     r = np.where(e.value > 0, np.broadcast_to(at.E[s], e.shape) + at.own[e], 0.0)
     r = np.minimum(np.where(np.isnan(r), np.inf, r), 300.0)
-    axes = at.graph.rows[node].axes if node in at.graph.rows else (-1,)
     E_lse = np.log(np.maximum((node.value * np.exp(r)).sum(axes, keepdims=True), 1.0))
     d = np.where(held, np.abs(s.value - lse), 0.0)
     again = gamma(3, u) * (d + E_lse + np.where(held, at.E[s], 0.0))

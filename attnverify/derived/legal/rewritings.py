@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.dtypes import round_to
 from attnverify.derived.forms import LINEAR, factor_of, follows_mean, is_scale, scaled_input
 from attnverify.derived.tracing.node import Node
 
@@ -100,14 +101,16 @@ def by_reciprocal(run: Any, node: Node, rng: np.random.Generator) -> ndarray | N
 def by_normaliser(run: Any, node: Node, rng: np.random.Generator) -> ndarray | None:
     """A weight as exp(s - lse), where that is declared, or the gradient makes it again."""
     row = run.at.graph.rows.get(node)
-    if row is None or not (run.at.graph.backward or run.at.P.lse_merge):
+    if row is None or not (run.at.graph.backward or run.at.P.by_lse):
         return None
     given = row.exponential.inputs[0]
     if given.name != "subtract":
         return None
     s, m = (run.values[i] for i in given.inputs)
-    lse = run.acc(m + run.acc(np.log(run.values[node.inputs[1]])))
-    return np.asarray(run.acc(np.where(s == -np.inf, 0.0, np.exp(s - lse))))
+    kept = run.at.P.step.name.removesuffix("_ftz") if run.at.P.by_lse and run.at.P.step else ""
+    keep = (lambda x: round_to(run.acc(x), kept)) if kept else run.acc
+    lse = keep(m + keep(np.log(run.values[node.inputs[1]])))
+    return np.asarray(run.acc(np.where(s == -np.inf, 0.0, np.exp(keep(s - lse)))))
 
 
 def in_base_two(run: Any, node: Node, rng: np.random.Generator) -> ndarray | None:

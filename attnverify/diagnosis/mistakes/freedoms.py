@@ -18,7 +18,7 @@ from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
 from attnverify.diagnosis.whereabouts.outputs import wrong_elements
 from attnverify.judge.comparison import compare
 from attnverify.judge.observation import Observation, arrays
-from attnverify.precision import FORMATS, Format, Precision, find_fields
+from attnverify.precision import FORMATS, Format, Precision, changed, find_fields
 
 
 def find_flushed(
@@ -43,34 +43,45 @@ def find_flushed(
 def find_freedom(
     implementation: Implementation, wrong: Sequence[Observation]
 ) -> Explanation | None:
-    """Find the one freedom under whose declaration all that is wrong passes, and is near it."""
-    o = wrong[0]
-    precision = implementation.precision(o.dtype)
-    for (field, said_so), words in FREEDOMS.items():
-        value = o.dtype if said_so == ITS_DTYPE else said_so
-        changed: dict[str, Any] = {field: FORMATS.get(value, value)}
-        freed = replace(precision, **changed)
+    """
+    Find the freedom under whose declaration all that is wrong passes, and is near it; None of what
+    is no float.
+    """
+    dtype = wrong[0].dtype
+    precision = implementation.precision(dtype)
+    if dtype not in FORMATS:
+        return None
+    for freedom, words in FREEDOMS.items():
+        said = {name: dtype if value == ITS_DTYPE else value for name, value in freedom}
+        freed = changed(precision, said)
         if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
             names = (implementation.operation.name, implementation.name)
-            said = find_fields(implementation.backend.precision, *names, o.dtype) | {field: value}
-            declared = dumps({o.dtype: said}).replace(": true", ": True")
+            before = find_fields(implementation.backend.precision, *names, dtype)
+            said = before | implementation.shown.get(dtype, {}) | said
+            declared = dumps({dtype: said}).replace(": true", ": True")
             return Explanation(words, say.FREEDOM_DECLARED.format(what=words, declared=declared))
     return None
 
 
 ITS_DTYPE = "the dtype of the call"
 
-FREEDOMS: dict[tuple[str, Any], str] = {
-    ("variance", "one_pass"): "a variance as the mean of squares less the square of the mean",
-    ("tanh_form", "exponential"): "functions that vanish at 0 made of exp and log: exp(x) - 1",
-    ("maximum", "differentiated"): "a gradient that goes through the maximum too, which only adds "
-    "rounding: detach it, or stop its gradient",
-    ("lse_merge", True): "weights as exp(score - lse), where an error of the lse is one of its row",
-    ("bias_form", "absolute"): "a bias by the key's position in place of its distance",
-    ("exp_ulps", 128.0): "exponentials of few digits, as __expf and -use_fast_math make them",
-    ("tanh_ulps", 4096.0): "a tanh of few digits, as tanh.approx and -use_fast_math make it, or "
+FREEDOMS: dict[tuple[tuple[str, Any], ...], str] = {
+    (("variance", "one_pass"),): "a variance as the mean of squares less the square of the mean",
+    (("tanh_form", "exponential"),): "functions that vanish at 0 made of exp and log: exp(x) - 1",
+    (("maximum", "differentiated"),): "a gradient that goes through the maximum too, which only "
+    "adds rounding: detach it, or stop its gradient",
+    (("weights", "lse"),): "weights as exp(score - lse), where an error of the lse is one of its "
+    "row",
+    (("lse_merge", True),): "parts merged by exp(lse_part - lse), where an error of the lse is one "
+    "of its row",
+    (("bias_form", "absolute"),): "a bias by the key's position in place of its distance",
+    (("step", ITS_DTYPE),): "a softmax written out in this dtype, each step stored",
+    (("step", ITS_DTYPE), ("weights", "lse")): "weights as exp(score - lse) with the lse stored in "
+    "this dtype, whose error is one of its row and grows with the scores: keep it in float32",
+    (("exp_ulps", 128.0),): "exponentials of few digits, as __expf and -use_fast_math make them",
+    (("tanh_ulps", 4096.0),): "a tanh of few digits, as tanh.approx and -use_fast_math make it, or "
     "another formula that is as near, as GELU by erf is to that by tanh",
-    ("softmax", ITS_DTYPE): "a softmax written out in this dtype, each step stored",
+    (("softmax", ITS_DTYPE),): "a softmax computed in this dtype",
 }
 """Fields of the declared arithmetic, and what an implementation does that they allow."""
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
+import attnverify as av
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.loader import load
 from attnverify.bounds import bound
@@ -197,3 +198,118 @@ def test_so_may_that_of_groups(family: str, tmp_path: Path) -> None:
     for seed in range(12):
         judge(own, case_of(fixed_recipe(own.operation, sizes, family, seed=seed), "float32"))
     assert own.precision("float32").maximum == "differentiated"
+
+
+STEP_BY_STEP = """
+import torch
+
+FEATURES = {{"mask": False, "dropout": False}}
+{declared}
+
+def scaled_dot_product_attention(query, key, value):
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    {weights}
+    return {factor} * w @ value
+"""
+WRITTEN = "e = torch.exp(s - s.amax(-1, keepdim=True)); w = e / e.sum(-1, keepdim=True)"
+BY_LSE = "w = torch.exp(s - s.logsumexp(-1, keepdim=True))"
+BY_WIDE_LSE = "w = torch.exp(s.float() - s.float().logsumexp(-1, keepdim=True)).to(s.dtype)"
+BY_LIBRARY = "w = torch.softmax(s, -1)"
+SLIPS = {
+    "no maximum": "e = torch.exp(s); w = e / e.sum(-1, keepdim=True)",
+    "sum over queries": f"{WRITTEN}; w = e / e.sum(-2, keepdim=True)",
+    "last keys not in the sum": f"{WRITTEN}; w = e / e[..., :-2].sum(-1, keepdim=True)",
+    "last keys not divided": f"{WRITTEN}; w = torch.cat([w[..., :-2], e[..., -2:]], -1)",
+    "weights in eight bits": f"{WRITTEN}; w = w.to(torch.float8_e4m3fn).to(s.dtype)",
+    "sum kept in half precision": "e = torch.exp(s - s.amax(-1, keepdim=True)); "
+    "w = e / sum(e.unbind(-1))[..., None]",
+}
+SHORT = {"B": 2, "H": 2, "N": 5, "M": 7, "D": 4, "E": 6}
+LONG = {"B": 1, "H": 1, "N": 33, "M": 130, "D": 64, "E": 64}
+
+
+def judged(folder: Path, dtype: str, gradient: bool = False, **text: Any) -> tuple[int, Any]:
+    """How often a file is accused that has these lines, and by which arithmetic it was judged."""
+    text = {"declared": "", "factor": 1.0} | text
+    own = loaded(folder, STEP_BY_STEP.format(**text))[gradient]
+    accused = 0
+    for family in ("identity", "needles", "brink", "large", "one_hot"):
+        for sizes in (SHORT, LONG):
+            for seed in range(3 * (family in own.operation.families)):
+                recipe = fixed_recipe(own.operation, sizes, family, seed=seed)
+                try:
+                    judge(own, case_of(recipe, dtype))
+                except Disagreement:
+                    accused += 1
+    return accused, own.precision(dtype)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_softmax_may_be_written_out_in_half_precision(
+    dtype: str, gradient: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    accused, precision = judged(tmp_path, dtype, gradient, weights=WRITTEN)
+    assert not accused and precision.step == precision.storage
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 1.03), ("float16", 1.004)])
+def test_a_factor_beside_a_softmax_that_is_written_out_is_accused(
+    dtype: str, factor: float, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    assert judged(tmp_path, dtype, weights=WRITTEN, factor=factor)[0]
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_slip_in_a_softmax_that_is_written_out_is_accused(
+    slip: str, dtype: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    assert judged(tmp_path, dtype, weights=SLIPS[slip])[0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "declared"),
+    [
+        (BY_LIBRARY, ""),
+        (WRITTEN, 'PRECISION = {"softmax": "float32"}'),
+        (WRITTEN, 'PRECISION = "wide"'),
+    ],
+)
+def test_steps_that_are_not_shown_or_declared_otherwise_are_not_admitted(
+    weights: str, declared: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    given = {"weights": weights, "declared": declared, "factor": 1.02}
+    accused, precision = judged(tmp_path, "bfloat16", **given)
+    assert accused and precision.step is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_logarithm_of_the_sum_is_admitted_where_it_is_wide(dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    accused, precision = judged(tmp_path, dtype, weights=BY_LSE)
+    assert not accused and precision.weights == "lse"
+    assert judged(tmp_path, dtype, weights=BY_LSE, factor=1 + 2e-4)[0]
+
+
+def test_a_run_tells_what_steps_have_shown(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "kernel.py").write_text(STEP_BY_STEP.format(declared="", factor=1, weights=WRITTEN))
+    asked = {"dtype": "float16", "failures": str(tmp_path / "failures")}
+    report = av.check(tmp_path / "kernel.py", "scaled_dot_product_attention", **asked)
+    told = " ".join(report.notes)
+    assert "stores each step" in told and 'PRECISION = {"float16": {"step": "float16"}}' in told
+
+
+def test_one_that_is_stored_in_half_precision_is_accused_until_it_is_declared(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    assert judged(tmp_path, "bfloat16", weights=BY_LSE)[0]
+    assert not judged(tmp_path, "bfloat16", weights=BY_WIDE_LSE)[0]
+    declared = 'PRECISION = {"bfloat16": {"step": "bfloat16", "weights": "lse"}}'
+    assert not judged(tmp_path, "bfloat16", weights=BY_LSE, declared=declared)[0]

@@ -456,7 +456,7 @@ SOME = 8
 
 
 def test_weights_by_an_lse_are_told_with_their_declaration(tmp_path: Path) -> None:
-    """A right forward of this kind was accused of rows that sum to 1 .. 1."""
+    """An lse stored in half precision; a right one in float32 was accused of rows that sum to 1."""
     text = """
 import torch
 
@@ -469,17 +469,17 @@ def scaled_dot_product_attention(query, key, value):
         out.append(torch.exp(s - s.logsumexp(-1, keepdim=True)) @ value)
     return torch.cat(out, 2)
 """
-    own = cell_of(tmp_path, text, "float32").implementation
+    own = cell_of(tmp_path, text, "bfloat16").implementation
     operation, sizes = own.operation, {"B": 1, "H": 3, "N": 1, "M": 3, "D": 4, "E": 80}
-    recipes = (fixed_recipe(operation, sizes, "large", seed=seed) for seed in range(200))
-    cases = [case_of(recipe, "float32") for recipe in recipes]
+    recipes = (fixed_recipe(operation, sizes, "large", seed=seed) for seed in range(40))
+    cases = [case_of(recipe, "bfloat16") for recipe in recipes]
     failing = [case for case in cases if not is_right(own, case)]
     cause = str(diagnose(own, failing))
     line = re.search("PRECISION = ({.*})", cause)
     assert line and "exp(score - lse)" in cause
     other = tmp_path / "other"
     other.mkdir()
-    said = cell_of(other, f"{text}\n{line[0]}\n", "float32").implementation
+    said = cell_of(other, f"{text}\n{line[0]}\n", "bfloat16").implementation
     assert failing and all(is_right(said, case) for case in cases)
 
 
