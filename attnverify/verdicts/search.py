@@ -8,14 +8,22 @@ from itertools import chain
 from typing import Any
 
 from attnverify.backends.calls.terms import words_of
-from attnverify.backends.declarations import NO_GRADIENT, TAKES_NO, features_of
+from attnverify.backends.declarations import (
+    CAUSAL_ALONE,
+    NO_GRADIENT,
+    STRICT,
+    TAKES_NO,
+    features_of,
+)
 from attnverify.backends.implementation import Implementation
+from attnverify.diagnosis.alignment import ALIGNED_AT_START, TOP_LEFT, is_aligned_at_start
 from attnverify.diagnosis.call_budget import CallBudget, price_of
 from attnverify.diagnosis.cause import describe_sizes
 from attnverify.diagnosis.regions.failing_region import Draws, offers
-from attnverify.failures.finding import Finding, is_wide, offered_line
+from attnverify.failures.finding import Finding, KnownFailureLine, is_wide, offered_line
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.given import recipe_of_file
 from attnverify.inputs.real.required_kinds import (
     NUMBERS,
@@ -50,6 +58,7 @@ from attnverify.verdicts.found_out import (
     ABOUT_DTYPES,
     ASKED,
     DOES_NOT_TAKE,
+    MEANT,
     WIDTHS,
     describe_terms,
     find_narrower,
@@ -57,6 +66,7 @@ from attnverify.verdicts.found_out import (
     find_terms,
     find_untaken_dtype,
     has_heads_of_any_width,
+    saying,
     sorted_by_size,
     supported_variants,
 )
@@ -85,6 +95,11 @@ BOUND_EXCEEDED = (
 )
 
 EARLIER = "an earlier run's failing case, replayed"
+
+MORE_KEYS = {"B": 2, "H": 3, "N": 5, "M": 8, "D": 8, "E": 8}
+"""A call of more keys than queries: where they are causal, one query sees four of them at least."""
+
+UNEQUAL = "N != M"
 
 MODELS = 2
 """Calls that were judged, in whose sizes a required case is asked once more."""
@@ -252,6 +267,25 @@ class Search:
             return find_plain_terms(own, "float32")
         return find_terms(self.implementation, self.failing, self.passing)
 
+    def of_unequal_lengths(self) -> list[Case]:
+        """List the failing calls of other numbers of keys than of queries."""
+        return [c for c in chain(*self.failing.values()) if UNEQUAL in features_of(c.inputs)]
+
+    def is_aligned_at_start(self, own: Implementation) -> bool:
+        """
+        Tell whether a function that causal calls of N != M show to be wrong, and whose file does
+        not say that it takes them, aligns its mask at the start.
+        """
+        declared, operation = own.backend.declared, own.operation
+        if declared is STRICT or UNEQUAL in declared.features or operation.is_gradient:
+            return False
+        if operation.outside is not None or not self.of_unequal_lengths():
+            return False
+        sizes = MORE_KEYS | ({"G": MORE_KEYS["H"]} if operation.shares_keys else {})
+        longer = fixed_recipe(operation, sizes)
+        (causal,) = fitted_recipes([longer], {**declared.limits, CAUSAL_ALONE: True})
+        return is_aligned_at_start(own, case_of(causal, self.dtype))
+
     def find_exceeded(self) -> str:
         """
         Say where a legal evaluation of somebody's own specification is beyond our bound of the
@@ -418,6 +452,8 @@ def search_for_failures(
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
     if exceeded := search.find_exceeded():
         return unsupported(exceeded)
+    if search.is_aligned_at_start(cell.implementation):
+        return judge_equal_lengths(search, cell, cases)
     if search.failing and (said := search.find_unsaid(cell)):
         return search.tally + Tally(findings=[not_said(search, cell, said)])
     found = describe_found(search, cell, kind, min(max(cases, 40), 100))
@@ -435,7 +471,40 @@ def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
     what = "; ".join(words_of(name, value) for name, value in said.items())
     record = FailureRecord.of(search.implementation, failed[0], cell.aspect)
     kept = save_or_say(record, search.options.failures, search.implementation)
-    return Finding(what, share=share, record=record, notes=(describe_terms(said), *kept))
+    told = describe_terms(said)
+    if search.is_aligned_at_start(saying(cell.implementation, said)):
+        what = f"{what}; {TOP_LEFT}"
+        told = f"{told}; {search.implementation.backend.declared.line_without(UNEQUAL)}"
+    return Finding(what, share=share, record=record, notes=(told, *kept))
+
+
+def judge_equal_lengths(search: Search, cell: Cell, cases: int) -> Tally:
+    """
+    Tell that a causal mask is aligned at the start as a convention, by the smallest call that shows
+    it, and judge the rest as if the file said that it takes no N != M.
+    """
+    own, declared = search.implementation, search.implementation.backend.declared
+    equal = replace(declared, features={**declared.features, UNEQUAL: False})
+    said = replace(own, backend=replace(own.backend, declared=equal))
+    forward = replace(cell.implementation, backend=said.backend)
+    cell_said = replace(cell, implementation=forward)
+    rest = search_for_failures(cell_said, said, search.options, search.kind, cases)
+    failed = sorted_by_size(search.of_unequal_lengths())
+    record = FailureRecord.of(own, failed[0], cell.aspect)
+    kept = save_or_say(record, search.options.failures, own)
+    right = "" if rest.findings else "the same calls are right where N = M; "
+    line = f"{cell.implementation.name} * {cell.aspect} when {UNEQUAL} : <reason>"
+    of_all = len([*chain(*search.failing.values())])
+    found = Finding(
+        TOP_LEFT,
+        share=search.share_of(failed),
+        message=ALIGNED_AT_START,
+        condition=(UNEQUAL,),
+        record=record,
+        notes=(f"{right}{MEANT}{declared.line_without(UNEQUAL)}", *kept),
+        offer=KnownFailureLine(line, f"(covers {len(failed)} of {of_all} failures)"),
+    )
+    return replace(rest, unseen=search.tally.unseen, findings=[found, *rest.findings])
 
 
 def judge_given_inputs(search: Search, cell: Cell, kind: str) -> Tally:
@@ -507,9 +576,6 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
 
 WITHOUT_A_FEATURE = {
     "a float mask taken as boolean": "float mask",
-    "a top-left causal mask": "N != M",
-    "a top-left causal mask as well": "N != M",
-    "a top-left causal mask in place of the one given": "N != M",
 }
 """The feature without which calls do not show a convention."""
 

@@ -1,0 +1,74 @@
+"""
+A causal mask that is aligned at the start where N != M is one convention, told once with the line
+that says so; what is wrong besides is told of the calls that show it alone.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from attnverify.diagnosis.alignment import TOP_LEFT
+from attnverify.failures.finding import Finding
+from tests.attnverify.verdicts.test_causal_alone import kernel, lines_of
+from tests.attnverify.verdicts.test_found_out import judge_file
+from tests.attnverify.verdicts.test_terms import told
+
+SDPA = "scaled_dot_product_attention"
+AT_START = "j > i - (M - N)"
+LINE = 'FEATURES = {"lse": False, "N != M": False}'
+
+
+def declared(name: str = SDPA, *more: str) -> str:
+    return "\n".join([*lines_of(name), *more])
+
+
+def findings(folder: Path, text: str) -> list[Finding]:
+    result = judge_file(folder, text, "float32")
+    assert result.verdict == "failed"
+    return result.findings
+
+
+@pytest.mark.usefixtures("real_calls_are_not_judged")
+@pytest.mark.parametrize(
+    ("name", "aspect"), [(SDPA, "values"), (SDPA, "gradients"), ("grouped_attention", "values")]
+)
+def test_it_is_told_once_with_its_line_and_holds_when_said(
+    name: str, aspect: str, tmp_path: Path
+) -> None:
+    result = judge_file(tmp_path, kernel(name, declared(name), AT_START), "float32", aspect)
+    assert [found.kind for found in result.findings] == [TOP_LEFT]
+    assert LINE in result.findings[0].notes[0]
+    said = judge_file(tmp_path, kernel(name, declared(name, LINE), AT_START), "float32", aspect)
+    assert said.verdict == "passed"
+
+
+def test_it_is_found_out_together_with_causality(tmp_path: Path) -> None:
+    assert told(tmp_path, kernel(SDPA, "", AT_START)) == ["CAUSAL = True", LINE]
+
+
+def test_a_slip_beside_it_is_told_of_equal_lengths(tmp_path: Path) -> None:
+    text = kernel(SDPA, declared(), AT_START).replace("D**-0.5", "D**-1")
+    convention, slip = findings(tmp_path, text)
+    assert convention.kind == TOP_LEFT and LINE in convention.notes[0]
+    assert slip.causes == {"scores scaled by 1/D"}
+
+
+@pytest.mark.usefixtures("causes_are_not_sought")
+@pytest.mark.parametrize(
+    "hidden", ["(j > i) | (j >= N)", "j > i + 1", "j >= i", "j > i - 2 * (M - N)"]
+)
+def test_another_mistake_is_no_convention(hidden: str, tmp_path: Path) -> None:
+    found = findings(tmp_path, kernel(SDPA, declared(), hidden))
+    assert TOP_LEFT not in {each.kind for each in found}
+
+
+@pytest.mark.usefixtures("causes_are_not_sought")
+def test_who_promises_unequal_lengths_is_held_to_them(tmp_path: Path) -> None:
+    text = kernel(SDPA, declared(SDPA, 'FEATURES = {"lse": False, "N != M": True}'), AT_START)
+    assert TOP_LEFT not in {each.kind for each in findings(tmp_path, text)}
+
+
+@pytest.mark.usefixtures("causes_are_not_sought")
+def test_nan_is_no_convention(tmp_path: Path) -> None:
+    text = kernel(SDPA, declared()).replace("else weights @ v", "else weights @ v * torch.nan")
+    assert TOP_LEFT not in {each.kind for each in findings(tmp_path, text)}
