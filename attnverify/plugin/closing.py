@@ -4,7 +4,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from copy import copy
-from textwrap import shorten
 from typing import Any
 
 import pytest
@@ -174,9 +173,7 @@ def print_summary(
     tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
     tell(next_steps(run, tallies, bool(left_out)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
-    if brief and not quiet:  # what is too long stands above in full
-        outcomes = (shorten(line, width, placeholder=" ...") for line in outcomes)
-    for line in outcomes if quiet or brief else fold_lines(outcomes, width):
+    for line in outcomes if quiet else fold_lines(outcomes, width):
         reporter.write_line(colourize(line, colour))
 
 

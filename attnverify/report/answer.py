@@ -59,21 +59,30 @@ def count_explained(failed: list[Tallied], causes: list[RootCause]) -> str:
     cells = pluralize(len(failed), "failed cell")
     if not named:
         return f"{cells}, and no known mistake explains {'it' if len(failed) == 1 else 'them'}"
-    what = f"{pluralize(len(named), 'mistake')} {'explains' if len(named) == 1 else 'explain'}"
+    explain = "explains" if len(named) == 1 else "explain"
+    what = f"{pluralize(len(named), 'mistake')} {explain}"
+    if len(named) < len(causes):
+        what = f"{len(causes)} mistakes, {len(named)} of them known, which {explain}"
     names = {name for cause in named for sign in cause.signs for name in sign.diagnoses}
-    told = sum(
-        all(sign.diagnoses & names or tells_itself(sign.finding) for sign in symptoms_of(cell))
+    left = [
+        cell
         for cell in failed
-    )
-    if not told:
+        if not all(s.diagnoses & names or tells_itself(s.finding) for s in symptoms_of(cell))
+    ]
+    if len(left) == len(failed):
         return f"{cells}; {what} a part of what fails"
-    if told == len(failed):
-        return f"{what} {told} of {cells}"
     built = [id(cell) for cause in named for cell in cause.blocked if cell not in cause.cells]
-    waiting = sum(id(cell) in built for cell in failed)
+    waiting = sum(id(cell) in built for cell in left)
     them = "it" if len(named) == 1 else "them"
-    rest = f"; {waiting} {'is' if waiting == 1 else 'are'} built on {them}" if waiting else ""
-    return f"{what} {told} of {cells}{rest}"
+    told = [f"{what} {len(failed) - len(left)} of {cells}"]
+    told += [f"{waiting} {is_or_are(waiting)} built on {them}"] if waiting else []
+    rest = len(left) - waiting
+    told += [f"{rest} {is_or_are(rest)} not explained in full"] if waiting and rest else []
+    return "; ".join(told)
+
+
+def is_or_are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def explains(cause: RootCause) -> bool:

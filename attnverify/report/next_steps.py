@@ -94,12 +94,11 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
     """Say whether a backend is right, wrong, not judged, or without evidence."""
     red = [tally for tally in tallies if run.is_red(tally)]
     if wrong := wrong_cells(run, tallies):
-        first, *others = [cause for cause in triage(tallies, run.is_red) if cause.required]
-        count = f"{len(others) + 1} mistakes; the first: " if others else ""
+        briefs = [one.brief for one in triage(tallies, run.is_red) if one.required]
         where = name_dtypes(wrong)
         if "," in where and where == name_dtypes(tallies):
             where = "every dtype"
-        return f"wrong in {where}: {count}{first.brief}"
+        return f"wrong in {where}: {listed_by_number(briefs)}"
     if any(map(is_unexpected_pass, red)):
         return "a known failure passes: its line must go"
     if red:
@@ -110,6 +109,19 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
         reasons = {tally["reason"]: 1 for tally in required if tally["reason"]}
         return f"not judged{f': {most_common(reasons)}' if reasons else ''}"
     return describe_right(required, held)
+
+
+def listed_by_number(briefs: list[str]) -> str:
+    """Write ``1. a slip; 2. another; and 3 more``, numbered as above; one alone has no number."""
+    if len(briefs) == 1:
+        return briefs[0]
+    told = [f"{number}. {brief}" for number, brief in enumerate(briefs[:NAMED], 1)]
+    more = [f"and {len(briefs) - NAMED} more"] if len(briefs) > NAMED else []
+    return "; ".join([*told, *more])
+
+
+NAMED = 3
+"""So many mistakes at most are named in the last line."""
 
 
 def wrong_cells(run: "Verification", tallies: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -244,6 +244,8 @@ def blocks(lower: Symptom, upper: Symptom) -> bool:
     """
     if is_explained_check(lower, upper) or is_nearness_beside(lower, upper):
         return True
+    if raises_beside(upper, lower):
+        return False
     if not is_prerequisite(lower.tally, upper.tally) or are_unrelated(lower, upper):
         return False
     is_own = lower.operation == upper.operation or lower.tally["blocked"]
@@ -336,8 +338,9 @@ def have_same_cause(one: Symptom, other: Symptom) -> bool:
 
 
 def raises_beside(one: Symptom, other: Symptom) -> bool:
-    """Tell whether a sign is an exception, which the mistake of the other does not explain."""
-    return one.kind.startswith("raised") and not one.diagnoses and bool(other.diagnoses)
+    """Tell whether a sign is an exception, which no wrong number of the other explains."""
+    raises = one.kind.startswith("raised") and not one.diagnoses
+    return raises and not other.kind.startswith("raised")
 
 
 def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: bool) -> RootCause:
@@ -359,13 +362,18 @@ def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: 
         cells,
         signs=signs,
         required=required,
-        brief=mistake.words if mistake else shortened(str(first.finding.cause or first.kind)),
+        brief=mistake.words if mistake else shortened(first.finding),
     )
 
 
-def shortened(cause: str) -> str:
-    """Leave of what was seen the first thing, without the case in which it was."""
-    return cause.removeprefix("wrong: ").partition(" (seen")[0].partition("; ")[0]
+def shortened(finding: Finding) -> str:
+    """Leave of what was seen the first thing, without the case in which it was; else the kind."""
+    cause = str(finding.cause or "")
+    return (
+        finding.kind
+        if not cause
+        else cause.removeprefix("wrong: ").partition(" (seen")[0].partition("; ")[0]
+    )
 
 
 def named_most(signs: list[Symptom], name: str = "") -> Explanation | None:

@@ -17,7 +17,7 @@ from attnverify.diagnosis.cause import Cause, Explanation
 from attnverify.failures.finding import NOT_RECORDED, Finding
 from attnverify.options import FAILURES
 from attnverify.report.answer import ROWS, answer, right_in_words, rows_in_words
-from attnverify.report.next_steps import describe_right
+from attnverify.report.next_steps import describe_right, listed_by_number
 from attnverify.verdicts.tally import CellResult
 from tests.attnverify.report.test_root_causes import failed, recorded, replay_of
 from tests.reports.grade import text_of
@@ -220,6 +220,16 @@ def test_the_sentence_counts_the_cells_that_the_mistakes_explain() -> None:
     )
     elsewhere = with_findings(failed("get_slopes"), replace(NAMED, cause=None))
     assert answered(slip, elsewhere)[0].endswith("1 mistake explains 1 of 2 failed cells")
+    another = replace(NAMED, kind="NaN", condition=("M != 1",), cause=None)
+    assert answered(slip, with_findings(failed("get_slopes"), another), width=99)[0].endswith(
+        "2 mistakes, 1 of them known, which explains 1 of 2 failed cells"
+    )
+    both = with_findings(failed("softmax", aspect="gradients"), NAMED)
+    assert answered(slip, both)[0].endswith("1 mistake explains 2 of 2 failed cells")
+    in_half = with_findings(failed("softmax", dtype="float16"), NAMED, replace(NAMED, cause=None))
+    assert answered(slip, other, in_half, width=99)[0].endswith(
+        "1 mistake explains 1 of 3 failed cells; 1 is built on it; 1 is not explained in full"
+    )
     assert answered(other)[0] == (
         "mine.py is wrong: 1 failed cell, and no known mistake explains it"
     )
@@ -232,6 +242,23 @@ def test_what_tells_itself_needs_no_cause() -> None:
     assert lines[1] == "1. raised KeyError: KeyError: 'mems'"
     crash = replace(crash, message="raised KeyError: 'mems'")
     assert answered(with_findings(failed("softmax"), crash))[1].startswith("1. raised KeyError: 'm")
+
+
+def test_what_raises_beside_wrong_numbers_is_told_too() -> None:
+    """A backward pass that raised was in the progress alone where the values were wrong."""
+    slip = with_findings(failed("softmax"), NAMED)
+    crash = Finding("raised RuntimeError", message="raised RuntimeError: no backward")
+    raised = with_findings(failed("softmax", aspect="gradients"), crash)
+    for wrong in (slip, with_findings(failed("softmax"), replace(NAMED, cause=None))):
+        lines = " ".join(answered(wrong, raised))
+        assert "2 mistakes" in lines or "1 of them known" in lines
+        assert "2. raised RuntimeError: no backward" in lines
+
+
+def test_the_last_line_names_the_mistakes_by_their_numbers() -> None:
+    assert listed_by_number(["a slip"]) == "a slip"
+    assert listed_by_number(["a slip", "b"]) == "1. a slip; 2. b"
+    assert listed_by_number([*"abcde"]) == "1. a; 2. b; 3. c; and 2 more"
 
 
 def test_a_mistake_says_what_in_which_cases_and_where() -> None:

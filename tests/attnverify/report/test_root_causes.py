@@ -476,7 +476,7 @@ def test_each_root_cause_is_shown_once_in_full_and_the_rest_in_one_line(stacked:
         and "get_slopes of dependent_faults in float32 is not what" in output
     )
     last = [line for line in output.splitlines() if "dependent_faults.py: " in line][-1]
-    assert "dependent_faults.py: wrong in float32: 2 mistakes; the first: " in last
+    assert "dependent_faults.py: wrong in float32: 1. " in last and "; 2. " in last
 
 
 def test_more_words_show_every_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
