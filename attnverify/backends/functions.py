@@ -286,12 +286,10 @@ def bound_arguments(
 def name_beyond(functions: Mapping[str, Callable[..., Any]], declared: Declarations) -> str:
     """
     Name the arguments of a file's one function that keep it from being the plain attention, ""
-    where it lacks some besides; of a class of torch what keeps it from being a layer.
+    where it lacks some besides.
     """
     beyond: list[str] = []
     for function in functions.values() if len(functions) == 1 else ():
-        if is_module(function):
-            return why_no_layer(function, declared)
         try:
             bind(function, CATALOGUE[PLAIN], declared)
         except UnknownArgument as error:
@@ -302,7 +300,12 @@ def name_beyond(functions: Mapping[str, Callable[..., Any]], declared: Declarati
 
 
 def why_no_layer(module: Any, declared: Declarations) -> str:
-    """Say which names of a class keep it from being an attention of one sequence, or of several."""
+    """
+    Say which names of a class keep it from being an attention of one sequence, or of several: ""
+    where it is none of torch's.
+    """
+    if not is_module(module):
+        return ""
     takes = [*inspect.signature(module.forward).parameters.values()][1:]
     needed = [one for one in takes if one.default is one.empty]
     operation = "multi_head_self_attention" if len(needed) == 1 else "multi_head_attention"
@@ -310,5 +313,9 @@ def why_no_layer(module: Any, declared: Declarations) -> str:
     try:
         bind(as_function(module, own, declared.arguments), own, declared)
     except ValueError as error:
-        return f" (as {operation}: {error})"
+        return f"{TAKEN_FOR_LAYER.format(operation=operation)}{error}"
     return ""
+
+
+TAKEN_FOR_LAYER = "taken for {operation}, which takes as much, and not judged: "
+"""How the reason begins why a class of torch that has a name of its own cannot be called."""

@@ -27,6 +27,7 @@ from attnverify.backends.functions import (
     guess_operation,
     implementations,
     name_beyond,
+    why_no_layer,
 )
 from attnverify.backends.implementation import Backend, Implementation, undeclared_of
 from attnverify.backends.machine import UNSEEN, Machine
@@ -154,13 +155,26 @@ def populate(
         return backend
     backend.notes += backend.refused
     if not backend.implementations:
-        beyond = name_beyond(functions, backend.declared)
-        names = describe_names(root, functions, backend.source)
-        backend.broken = f"names no operation of the catalogue{beyond}{names}"
+        backend.broken = why_nothing(backend, root, functions)
         return backend
     if backend.declared is not STRICT:
         take_subnormals(backend)
     return backend
+
+
+def why_nothing(
+    backend: Backend, root: ModuleType, functions: dict[str, Callable[..., Any]]
+) -> str:
+    """Say why nothing of a file is judged: of a class alone, what keeps it from being a layer."""
+    (alone,) = functions.values() if len(functions) == 1 else (None,)
+    if words := why_no_layer(alone, backend.declared):
+        backend.notes.clear()  # that its name is no operation's
+        return words
+    beyond = name_beyond(functions, backend.declared)
+    return (
+        f"names no operation of the catalogue{beyond}"
+        f"{describe_names(root, functions, backend.source)}"
+    )
 
 
 def judge_quickly(backend: Backend, ways: tuple[str, ...]) -> None:

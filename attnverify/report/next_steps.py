@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnverify.backends.declarations import NO_GRADIENT, Declarations
-from attnverify.backends.functions import GUESSED, HAS_OTHERS
+from attnverify.backends.functions import GUESSED, HAS_OTHERS, TAKEN_FOR_LAYER
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
@@ -260,6 +260,11 @@ def for_backend(backend: Any, operations: tuple[str, ...] = ()) -> Iterator[str]
         )
     elif (backend.broken or "").startswith("cannot be imported") and fails_in_python(backend):
         yield from see_its_import(backend)
+    elif (backend.broken or "").startswith(TAKEN_FOR_LAYER.partition("{")[0]):
+        place = (
+            backend.source if parse_source(backend.source).function else f"{backend.source}:CLASS"
+        )
+        yield f"next, if it is another operation: attnverify run {shlex.quote(place)}=OPERATION"
     elif (backend.broken or "").startswith("names no operation"):
         asked = operations[0] if len(operations) == 1 else "OPERATION"
         yield from name_the_operation(backend, asked)

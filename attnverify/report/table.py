@@ -42,13 +42,7 @@ def header(run: "Verification") -> list[str]:
     lines += [f"  {name}: {words}" for name, words in describe_machine().items()]
     lines += describe_given(run)
     for backend in run.backends:
-        state = (
-            f"broken ({backend.broken})"
-            if backend.broken
-            else f"missing ({backend.missing})"
-            if backend.missing
-            else ""
-        )
+        state = "broken" if backend.broken else "missing" if backend.missing else ""
         found = f"{count_implementations(backend)} on {backend.device}, {backend.versions}"
         lines.append(f"  {backend.source}: {state or found}")
         lines += [f"    note: {note}" for note in backend.notes]

@@ -54,7 +54,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "query_lengths": ("seqused_q", "query_seq_lengths"),
     "stored": ("x", "x_q", "q", "cache", "quantized"),
     "stored_as": ("kv_cache_dtype",),
-    "x": ("input", "t"),
+    "x": (
+        *("input", "t", "inputs", "tokens", "hidden_states", "embeddings", "src", "sequence"),
+        *("seq", "hidden", "emb"),
+    ),
     "positions": ("position_ids", "pos_ids"),
     "base": ("rope_theta", "theta", "rotary_base", "rope_base"),
     "rotary_dim": ("rotary_ndims", "rotary_embedding_dim", "rope_dim"),
@@ -96,6 +99,7 @@ class Binding:
     forms    the parameters that are given something of another form, in words
     needed   the parameters that must be given in every call, of arguments that not every call has,
              with their defaults; None where a call without them cannot be made
+    mask     the line by which the one parameter that keeps its default would be the mask, in words
     """
 
     given: Mapping[str, str]
@@ -106,6 +110,7 @@ class Binding:
     unused: tuple[str, ...]
     forms: Mapping[str, str]
     needed: Mapping[str, Any]
+    mask: str = ""
 
     def describe(self) -> str:
         """Describe the mapping in words; "" where it is that of the specification."""
@@ -129,7 +134,7 @@ class Binding:
             f'ARGUMENTS = {{"{name}": "{CAUSAL_MASK}"}}'
             for name in flags
         )
-        return "; ".join(filter(None, (left, *told)))
+        return "; ".join(filter(None, (left, self.mask, *told)))
 
 
 def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:
@@ -173,7 +178,19 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     needed = {
         name: its for name, its in defaults.items() if name != named.get(operation.mask or "")
     }
-    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms, needed)
+    mask = (
+        "" if bias else _advise_mask(operation, named, [n for n in rest if free[n].default is None])
+    )
+    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms, needed, mask)
+
+
+def _advise_mask(operation: Operation, named: Mapping[str, str], unused: list[str]) -> str:
+    """Give the line by which the one parameter that may be left out is the mask no other is."""
+    if operation.mask is None or operation.mask in named or len(unused) != 1:
+        return ""
+    true = "hides" if operation.mask == "attn_mask" else "shows"
+    line = f'ARGUMENTS = {{"{unused[0]}": "{operation.mask}"}}'
+    return f"if it is the mask, of which True {true} a key, add: {line}"
 
 
 EMPTY = inspect.Parameter.empty

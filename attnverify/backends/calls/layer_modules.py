@@ -215,7 +215,11 @@ def place_weights(
         head = re.search(r"\.(\d+)\.", name)
         places[name] = (role, int(head[1]) if head and role != "o" and "o" in names else None)
     if unknown:
-        raise by_no_name(type(made), "weight", unknown, (*names, *JOINED))
+        known = {letter for role, _ in places.values() for letter in role}
+        missing = [role for role in names if role not in known]
+        joined = [role for role in JOINED if role == "".join(missing) and len(unknown) == 1]
+        ordered = dict.fromkeys((*joined, *missing, *names, *JOINED))
+        raise by_no_name(type(made), "weight", unknown, (*ordered,))
     weights = [place for name, place in places.items() if made.get_parameter(name).ndim == 2]
     found = sorted(letter for role, head in weights if not head for letter in role)
     if found != sorted(names):

@@ -245,6 +245,38 @@ def test_names_mean_what_the_file_says(tmp_path: Path) -> None:
     assert judge(forward, case_for(SELF, bias=False, causal=False)).budget < 1
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (("to_out",), '{"three.0": "o"}'),
+        (("to_kv",), '{"two": "kv"}'),
+        (("to_q", "to_out"), '{"one": "q", "three.0": "o"}'),
+    ],
+)
+def test_the_roles_that_no_known_weight_has_are_guessed(
+    weights: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    text, own = APART, {"to_q": "one", "to_kv": "two", "to_out": "three"}
+    for old in weights:
+        text = text.replace(old, own[old])
+    (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n")
+    broken = load(str(tmp_path / "mine.py")).broken
+    assert f"ARGUMENTS = {said}, each by one of " in broken
+    assert broken.startswith(f"taken for {SELF}") and "no operation" not in broken
+
+
+@pytest.mark.parametrize("name", ["tokens", "hidden_states", "embeddings", "src", "sequence"])
+def test_common_names_of_the_input_are_known_and_a_mask_of_another_is_asked_for(
+    name: str, tmp_path: Path
+) -> None:
+    text = APART.replace("forward(self, x)", f"forward(self, {name}, hide=None)")
+    text = text.replace("        b, n, _", f"        x = {name}\n        b, n, _", 1)
+    backend = loaded(text, tmp_path)
+    assert backend.implementations
+    notes = " ".join(backend.notes)
+    assert 'of which True hides a key, add: ARGUMENTS = {"hide": "attn_mask"}' in notes
+
+
 def test_a_field_of_a_config_that_nobody_knows_is_told(tmp_path: Path) -> None:
     text = JOINT.replace(
         "self.n_head, self.drop = config.n_head", "self.n_head, self.drop = config.many"

@@ -227,7 +227,7 @@ def test_the_sentence_counts_the_cells_that_the_mistakes_explain() -> None:
     both = with_findings(failed("softmax", aspect="gradients"), NAMED)
     assert answered(slip, both)[0].endswith("1 mistake explains 2 of 2 failed cells")
     in_half = with_findings(failed("softmax", dtype="float16"), NAMED, replace(NAMED, cause=None))
-    assert answered(slip, other, in_half, width=99)[0].endswith(
+    assert answered(slip, other, in_half, width=150)[0].endswith(
         "1 mistake explains 1 of 3 failed cells; 1 is built on it; 1 is not explained in full"
     )
     assert answered(other)[0] == (
