@@ -179,9 +179,8 @@ def score_gradient_error(
     if at.d_weights is not None:
         E_dP = rounding_error(at.dW + at.d_weights, E_dP, P.score)
     most_P, size_dP = p + E_P, sizes_at_weights(at)
-    lost = overflows_where_dropped(at, E_dP, P)
+    lost = overflowing_rows(at, E_dP, P)
     E_dP = dropout_error(size_dP, E_dP, mix, P)
-    E_dP = E_dP if lost is None else np.where(lost, np.inf, E_dP)
     D_output = mean_gradient_error(at, E, E_P, P, Ev, E_dO, output or P.storage)
     per_key = E_P * size_dP + most_P * E_dP + mean_factor(n, P) * most_P * (size_dP + E_dP)
     E_D = (
@@ -198,20 +197,20 @@ def score_gradient_error(
         own = (at.dS, gradient, E_P, mass, E_D, Es, dO.shape[-1], P)
         E_dS = E_dS + maximum_error(chain, *own)
     E_dS = rounding_error(at.dS, rounding_error(at.dS, E_dS, P.prob), P.score)
+    E = E if lost is None else np.where(lost, np.inf, E)
     return zero_where_hidden(chain, E_dS, E), at_seen_keys(chain, nan_to_inf(dV))
 
 
-def overflows_where_dropped(at: Backward, E_dP: ndarray, P: Precision) -> ndarray | None:
+def overflowing_rows(at: Backward, E_dP: ndarray, P: Precision) -> ndarray | None:
     """
-    Find the dropped weights at which what arrives, divided by 1 - p, may leave its format:
-    multiplied by 0 it is no number, and so is the row's mean. None where there are none.
+    Find the rows in which what arrives at a weight, divided by 1 - p, may leave its format: times a
+    weight of 0, dropped or vanished, it is no number, and so is the row's mean, which reaches every
+    key, a hidden one as 0 times it. None where there are none.
     """
-    if at.mix.factor is None:
-        return None
     size = np.abs(at.dW) + (0.0 if at.d_weights is None else np.abs(at.d_weights)) + E_dP
     most = min(fmt.max / (1 + 2 * fmt.u) for fmt in (P.score, P.prob))
-    lost: ndarray = ~(size * at.mix.share <= most) & (at.mix.factor == 0)
-    return lost if lost.any() else None
+    lost: ndarray = zero_where_hidden(at.mix.rows, ~(size * at.mix.share <= most)) > 0
+    return lost.any(-1, keepdims=True) if lost.any() else None
 
 
 def sizes_at_weights(at: Backward) -> ndarray:
