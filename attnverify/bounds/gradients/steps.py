@@ -209,8 +209,9 @@ def overflowing_rows(at: Backward, E_dP: ndarray, P: Precision) -> ndarray | Non
     """
     size = np.abs(at.dW) + (0.0 if at.d_weights is None else np.abs(at.d_weights)) + E_dP
     most = min(fmt.max / (1 + 2 * fmt.u) for fmt in (P.score, P.prob))
-    lost: ndarray = zero_where_hidden(at.mix.rows, ~(size * at.mix.share <= most)) > 0
-    return lost.any(-1, keepdims=True) if lost.any() else None
+    over = zero_where_hidden(at.mix.rows, ~(size * at.mix.share <= most))
+    lost = np.any(over > 0, -1, keepdims=True)
+    return np.asarray(lost) if lost.any() else None
 
 
 def sizes_at_weights(at: Backward) -> ndarray:
