@@ -68,11 +68,21 @@ class Comparison:
         share = "exactly" if self.bound == 0 else f"bound {self.bound:.3g}"
         if self.bound and np.isfinite(self.budget):
             share += f", {self.budget:.3g}x of it (rms {min(self.rms, 1e9):.2g}x)"
+        got, wanted = format_apart(self.actual, self.expected)
         return (
             f"{self.wrong} of {self.total} elements differ from the specification; "
-            f"worst at {self.index}: "
-            f"got {self.actual:.9g}, expected {self.expected:.9g}, {share}"
+            f"worst at {self.index}: got {got}, expected {wanted}, {share}"
         )
+
+
+def format_apart(one: float, other: float) -> tuple[str, str]:
+    """Write two numbers with nine digits, and with as many more as tell them apart."""
+    both = one, other
+    for digits in range(9, 18):
+        first, second = (f"{x:.{digits}g}" for x in both)
+        if first != second or one == other:
+            break
+    return first, second
 
 
 def format_budget(share: float) -> str:

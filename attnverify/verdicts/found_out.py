@@ -26,7 +26,7 @@ from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.comparison import compare
+from attnverify.judge.comparison import compare, format_apart
 from attnverify.judge.errors import Disagreement, Unsupported, WrongDtype
 from attnverify.judge.invoke import announce, convert_and_call
 from attnverify.judge.judging import is_right, judge
@@ -284,8 +284,9 @@ def _describe_witness(seen: Observation, limits: list[ndarray], dtype: str) -> s
         if telling.any():
             ratio = np.where(telling, own.arrays[2], -1.0)
             at = tuple(int(i) for i in np.unravel_index(ratio.argmax(), ratio.shape))
+            got, wanted = format_apart(actual[at], expected[at])
             return (
-                f"got {actual[at]:.9g} for {expected[at]:.9g} at {at} of {seen.recipe}, "
+                f"got {got} for {wanted} at {at} of {seen.recipe}, "
                 f"{ratio[at]:.2g} times the bound of {seen.dtype} and "
                 f"{compare(actual, expected, limit).arrays[2][at]:.2g} of that of {dtype}"
             )

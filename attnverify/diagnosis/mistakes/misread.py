@@ -24,6 +24,8 @@ ENTRIES: dict[str, Places] = {
     FIRST: np.zeros_like,
     "the {what} of the next {name} (a wrong {name} index)": lambda i: np.roll(i, -1),
     "the {what} of the {name} before (a wrong {name} index)": lambda i: np.roll(i, 1),
+    "the {what} of the {name} before, the first its own": lambda i: np.maximum(i - 1, 0),
+    "the {what} of the next {name}, the last its own": lambda i: np.minimum(i + 1, i[-1]),
     "the {what} of the {name}s in reverse order": lambda i: i[::-1],
     "the {what} of one {name} in two, as grouped heads share them": lambda i: i // 2,
     "the last {name}'s {what} for all": lambda i: np.full_like(i, i[-1]),

@@ -316,6 +316,10 @@ UNMET: dict[str, Said] = {
         ALIBI, lambda **g: slopes_of(lambda m: m / m[0])(**g),
         r"slope.*(first|from 1|factor|begin|start|one)", PLACE),
     "values of the head before": (SDPA, of_another_head("value", 1), r"head", PLACE),
+    "values of the head before, the first its own": (
+        SDPA, lambda **g: attend(
+            **g | {"value": np.concatenate([g["value"][:, :1], g["value"][:, :-1]], 1)}),
+        r"head before, the first its own", f"{PLACE}|in two"),
     "keys of the next head": (SDPA, of_another_head("key", -1), r"head", PLACE),
     "tables one row on": (LEARNED, rows_moved(1), r"(table|position|row|distance).*(one|next|shift|"
                           r"off by)|one (row|place|position|step)", PLACE),

@@ -8,7 +8,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
-from attnverify.judge.comparison import Comparison, compare, is_within
+from attnverify.judge.comparison import Comparison, compare, format_apart, is_within
 from attnverify.judge.judging import describe_value, failure_kind
 from attnverify.precision import REFERENCE, resolve
 
@@ -234,3 +234,20 @@ def test_a_wrong_element_is_worse_than_any_right_one() -> None:
     actual, bound = np.array([1.5, nan, 1.0]), np.array([1.0, 1.0, inf])
     held = compare(actual, np.ones(3), bound)
     assert (held.index, held.budget) == ((1,), inf)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "digits"),
+    [(1.0, 1.0 + 2.0**-40, 13), (1.0, 2.0, 1), (0.1, np.nextafter(0.1, 1.0), 17)],
+)
+def test_numbers_that_differ_are_written_apart(one: float, other: float, digits: int) -> None:
+    """``got 1 for 1`` told nothing."""
+    first, second = format_apart(one, other)
+    assert first != second and max(map(len, (first, second))) <= digits + 3
+    got = str(compare(np.array([one]), np.array([other]), np.zeros(1)))
+    assert f"got {first}, expected {second}," in got
+
+
+def test_equal_numbers_and_nan_are_written_with_few_digits() -> None:
+    assert format_apart(0.1, 0.1) == ("0.1", "0.1")
+    assert format_apart(np.nan, 0.5) == ("nan", "0.5")
