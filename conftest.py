@@ -3,6 +3,7 @@ What this repository asks of its own runs: the plugins are loaded here, so that 
 a plain checkout too, and what takes long is left out unless a run names it.
 """
 
+import gc
 import sys
 from collections.abc import Generator, Iterator
 from importlib import import_module
@@ -38,6 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker}: {what}, left out unless named by -m")
     config.addinivalue_line("markers", "every_dtype: a fault in another dtype than its first")
     config.pluginmanager.register(Scores())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: no search for garbage goes through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -61,13 +61,21 @@ def mends_are_sought() -> None:
     """A run looks for the change that makes right what nothing explains."""
 
 
+@pytest.fixture(autouse=True)
+def real_calls_are_not_judged(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Calls of the sizes that models make are left out, whose bounds take two thirds of the time of a
+    green run, unless a test asks for them: what hangs on no size is seen by small ones.
+    """
+    if "real_calls_are_judged" not in request.fixturenames:
+        monkeypatch.setattr("attnverify.verdicts.shown.real_recipes", lambda *_: ())
+
+
 @pytest.fixture
-def real_calls_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Calls of the sizes that models make are left out, whose bounds take most of the time of a green
-    run: for tests of what hangs on no size, beside one that has a real call.
-    """
-    monkeypatch.setattr("attnverify.verdicts.shown.real_recipes", lambda *_: ())
+def real_calls_are_judged() -> None:
+    """A run judges calls of the sizes that models make, too."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist writes groups into names in its own

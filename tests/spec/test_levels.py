@@ -100,9 +100,10 @@ def climbing(module: str, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", [name for name in JUDGE if "." in name])
-def test_every_arrow_points_downwards(module: str) -> None:
-    assert climbing(module, JUDGE[module].read_text()) == []
+def test_every_arrow_points_downwards() -> None:
+    sources = {name: path.read_text() for name, path in JUDGE.items() if "." in name}
+    found = {name: climbing(name, source) for name, source in sources.items()}
+    assert len(found) > 300 and {name: up for name, up in found.items() if up} == {}
 
 
 def circle_of(graph: dict[str, set[str]]) -> list[str]:

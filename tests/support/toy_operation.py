@@ -121,10 +121,9 @@ EDITS: Mapping[str, tuple[Edit, ...]] = {
 
 
 def copy_tree(folder: Path) -> Path:
-    """A copy of what is judged with and of the tests, as it stands here."""
-    ignore = shutil.ignore_patterns("__pycache__")
+    """A copy of what is judged with and of the tests, as it stands here, compiled as it is."""
     for name in ("attnverify", *COLUMNS, "benchmarks", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, folder)
     return folder

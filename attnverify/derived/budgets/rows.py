@@ -214,10 +214,13 @@ def differentiate_row(at: Errors, row: Row, gm: ndarray, gr: ndarray) -> Centred
     others = np.maximum(floor - down, 0.0)
     top = np.where(up > 0, up / np.maximum(up + others, TINIEST), 0.0)
     floor = np.maximum(floor, TINIEST)
-    c = (p * gm).sum(seeds, keepdims=True)
-    g = np.where(seen, gm - c, 0.0)
-    size = np.abs(g) + np.where(seen, gr, 0.0)
-    shift = ((up - p) * np.abs(g) + up * gr).sum(seeds, keepdims=True) / floor
+    c, certain_slopes = (p * gm).sum(seeds, keepdims=True), not gr.any()
+    centred = gm - c
+    g = centred if seen.all() else np.where(seen, centred, 0.0)
+    sure = np.abs(g)
+    size = sure if certain_slopes else sure + np.where(seen, gr, 0.0)
+    drift = (up - p) * sure
+    shift = (drift if certain_slopes else drift + up * gr).sum(seeds, keepdims=True) / floor
     shift = shift + rest * np.abs(c) * np.expm1(worst)
     most = size.max(seeds, keepdims=True)
     most = np.where(rest > 0, np.maximum(most, np.abs(c)), most)
@@ -229,12 +232,13 @@ def differentiate_row(at: Errors, row: Row, gm: ndarray, gr: ndarray) -> Centred
     moved = np.minimum(
         at.E[row.quotient], np.maximum(top - p, p - down / np.maximum(floor + (up - down), TINIEST))
     )
-    lost = (np.abs(gm) * moved + gr * top).sum(seeds, keepdims=True)
+    lost = np.abs(gm) * moved
+    lost = (lost if certain_slopes else lost + gr * top).sum(seeds, keepdims=True)
     return Centred(
         (middle, radius),
         _by_normaliser(at, S, -c, lost, rest),
-        _displacement(row, gm - c, gr, c, rest, certain),
-        np.abs(g) * p,
+        _displacement(row, centred, gr, c, rest, certain),
+        sure * p,
     )
 
 
@@ -255,7 +259,8 @@ def _displacement(
     """Bound how far a mean may move, of values among which it stays: min(drift, max |g'|)."""
     visible = row.exponential.inputs[0].value > -np.inf
     seeds = tuple(a + 1 for a in row.axes)
-    spread = np.abs(np.where(visible, g, 0.0)) + 2 * np.where(visible, gr, 0.0)
+    spread = np.abs(g if visible.all() else np.where(visible, g, 0.0))
+    spread = spread + 2 * np.where(visible, gr, 0.0) if gr.any() else spread
     edge = spread.max(seeds, keepdims=True)
     edge = np.fmin(np.where(rest > 0, np.maximum(edge, np.abs(c)), edge), certain)
     whole = np.zeros(g.shape)

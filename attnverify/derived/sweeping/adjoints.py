@@ -9,7 +9,7 @@ from attnverify.derived.budgets.elementwise import undecided
 from attnverify.derived.budgets.rows import Centred, differentiate_row
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.budgets.sums import operand
-from attnverify.derived.sweeping.slopes import slopes
+from attnverify.derived.sweeping.slopes import Part, slopes
 from attnverify.derived.tracing.node import Node, product
 from attnverify.derived.tracing.sums import LETTERS
 
@@ -77,18 +77,16 @@ class Adjoints:
 
     def elementwise(self, node: Node) -> None:
         gm, gr = self.middle[node], self.radius[node]
-        dead = (gm == 0) & (gr == 0)
         for each, middle, radius in slopes(self.at, node):
             if not self.at.is_exact(each):
-                m = gm * middle
-                r = np.abs(gm) * radius + gr * (np.abs(middle) + radius)
-                self.give(each, np.where(dead, 0.0, m), np.where(dead, 0.0, r))
+                self.give(each, *_by_slope(gm, gr, middle, radius))
 
     def select(self, node: Node) -> None:
         gm, gr = self.middle[node], self.radius[node]
         open_, apart = undecided(self.at, node), self.apart.get(node)
+        otherwise = np.where(open_, np.abs(gm) + gr, 0.0) if np.any(open_) else 0.0
         for each, chosen in zip(node.inputs, (node.condition, ~node.condition), strict=True):
-            radius = np.where(chosen, gr, np.where(open_, np.abs(gm) + gr, 0.0))
+            radius = np.where(chosen, gr, otherwise)
             each_apart = None if apart is None else np.where(chosen | open_, apart, 0.0)
             self.give(each, np.where(chosen, gm, 0.0), radius, each_apart)
 
@@ -173,6 +171,17 @@ _BACK: dict[str, Callable[[Adjoints, Node], None]] = {
     "move": Adjoints.move,
     "einsum": Adjoints.einsum,
 }
+
+
+def _by_slope(gm: ndarray, gr: ndarray, middle: Part, radius: Part) -> tuple[ndarray, ndarray]:
+    """Multiply an adjoint by a slope; nothing times an infinite slope is nothing."""
+    m, r = gm * middle, gr * (np.abs(middle) + radius)
+    if np.any(radius):
+        r = r + np.abs(gm) * radius
+    if np.isfinite(middle).all() and np.isfinite(radius).all():
+        return m, r
+    dead = (gm == 0) & (gr == 0)
+    return np.where(dead, 0.0, m), np.where(dead, 0.0, r)
 
 
 def _fold(g: ndarray, shape: tuple[int, ...]) -> ndarray:

@@ -1,11 +1,12 @@
 """
 Colours: how many sweeps a target needs. An axis of the target is *batch* where no node with an
 error reaches two of its indices; then one sweep serves all of them. That is found by sending the
-indices backwards through the graph, as the least and the largest that reach each element.
+indices backwards through the graph, as the least and the largest that reach each element; an axis
+along which they are the same has one place.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -14,6 +15,25 @@ from attnverify.derived.budgets.state import Errors
 from attnverify.derived.tracing.node import Node
 
 Labels = dict[int, dict[Node, ndarray]]
+
+
+class Group(NamedTuple):
+    """
+    For every element of a node, flat, the combination of batch indices that it is of; where those
+    of each lie one after the other, as nearly always, also at which elements they begin.
+    """
+
+    batch: ndarray
+    starts: ndarray | None
+
+    def add(self, found: ndarray, weight: ndarray) -> None:
+        """Add up what belongs to each batch, seed by seed."""
+        flat = weight.reshape(len(weight), -1)
+        if self.starts is not None:
+            found[:, self.batch[self.starts]] += np.add.reduceat(flat, self.starts, axis=1)
+            return
+        for row, each in zip(found, flat, strict=True):
+            row += np.bincount(self.batch, weights=each, minlength=len(row))
 
 
 def batch_labels(
@@ -26,21 +46,24 @@ def batch_labels(
         shape[axis] = size
         seed = np.arange(size, dtype=np.int32).reshape(shape)
         if size > 1:
-            low, high = _send_back(at, target, nodes, np.broadcast_to(seed, target.shape))
+            low, high = _send_back(at, target, nodes, seed)
             if all((low[n] >= high[n]).all() for n in carrying if n in low):
                 found[axis] = low
     return found
 
 
-def groups_of(target: Node, labels: Labels, nodes: Sequence[Node]) -> dict[Node, ndarray]:
-    """Number, for every element of these nodes, the combination of batch indices that it is of."""
+def groups_of(target: Node, labels: Labels, nodes: Sequence[Node]) -> dict[Node, Group]:
+    """Find, for every element of these nodes, the combination of batch indices that it is of."""
     found = {}
     for node in nodes:
         index = np.zeros(node.shape, np.int64)
         for axis, low in labels.items():
             own = low.get(node, np.zeros(node.shape, np.int64))
             index = index * target.shape[axis] + np.minimum(own, target.shape[axis] - 1)
-        found[node] = index.ravel()
+        flat = index.ravel()
+        starts = np.flatnonzero(np.diff(flat, prepend=-1))
+        whole = bool(len(starts)) and bool((np.diff(flat[starts]) > 0).all())
+        found[node] = Group(flat, starts if whole else None)
     return found
 
 
@@ -74,13 +97,12 @@ def _back_elementwise(at: Errors, node: Node, found: _Extremes) -> None:
 
 def _back_reduced(at: Errors, node: Node, found: _Extremes) -> None:
     (each,) = node.inputs
-    low, high = found.low[node], found.high[node]
-    found.give(each, np.broadcast_to(low, each.shape), np.broadcast_to(high, each.shape))
+    found.give(each, found.low[node], found.high[node])
 
 
 def _back_moved(at: Errors, node: Node, found: _Extremes) -> None:
     start, flat = 0, node.index.ravel()
-    low, high = found.low[node].ravel(), found.high[node].ravel()
+    low, high = (np.broadcast_to(x[node], node.shape).ravel() for x in (found.low, found.high))
     for each in node.inputs:
         size = each.value.size
         mine = (flat >= start) & (flat < start + size)
@@ -96,15 +118,15 @@ def _back_product(at: Errors, node: Node, found: _Extremes) -> None:
     a, b, out = node.spec
     for own, each in zip((a, b), node.inputs, strict=True):
         if at.graph.through(each):
-            low = _onto_letters(found.low[node], out, own, each.shape, np.minimum)
-            found.give(each, low, _onto_letters(found.high[node], out, own, each.shape, np.maximum))
+            low = _onto_letters(found.low[node], out, own, np.minimum)
+            found.give(each, low, _onto_letters(found.high[node], out, own, np.maximum))
 
 
-def _onto_letters(x: ndarray, out: str, own: str, shape: tuple[int, ...], by: Any) -> ndarray:
+def _onto_letters(x: ndarray, out: str, own: str, by: Any) -> ndarray:
     gone = tuple(j for j, c in enumerate(out) if c not in own)
     kept = [c for c in out if c in own]
     x = (by.reduce(x, gone) if gone else x).transpose([kept.index(c) for c in own if c in kept])
-    return np.broadcast_to(x[tuple(slice(None) if c in kept else None for c in own)], shape)
+    return np.asarray(x[tuple(slice(None) if c in kept else None for c in own)])
 
 
 _BACK: dict[str, Callable[[Errors, Node, _Extremes], None]] = {

@@ -28,7 +28,7 @@ from attnverify.derived.budgets.state import Errors
 from attnverify.derived.forms import is_linear
 from attnverify.derived.row import Row
 from attnverify.derived.sweeping.adjoints import Adjoints
-from attnverify.derived.sweeping.colours import batch_labels, groups_of
+from attnverify.derived.sweeping.colours import Group, batch_labels, groups_of
 from attnverify.derived.sweeping.means import (
     errors_of_values,
     lost_on_the_way,
@@ -213,29 +213,32 @@ def _collect(
     this: _Sweep,
     adjoints: Adjoints,
     carrying: list[Node],
-    groups: dict[Node, ndarray],
+    groups: dict[Node, Group],
     part: slice,
 ) -> None:
     """Add what every node hands on to the target, in one chunk of seeds."""
-    at, direct = this.at, this.direct
+    at, direct, found = this.at, this.direct, this.found[part]
     is_product, u = this.target.kind == "einsum", _unit_of_weights(at)
     if direct is not None:
-        centred = adjoints.rows[direct[0].quotient]
-        _add(this.found, part, centred.displacement, groups[direct[0].quotient])
+        centred, group = adjoints.rows[direct[0].quotient], groups[direct[0].quotient]
+        group.add(found, centred.displacement)
         if is_product:
-            _add(this.rounded_last, part, u * centred.weighted, groups[direct[0].quotient])
+            group.add(this.rounded_last[part], u * centred.weighted)
     for node in carrying:
         if node not in adjoints.middle:
             continue
-        J, own = adjoints.size(node), _own_error(this, node)
-        _add(this.found, part, np.where(own > 0, J * own, 0.0), groups[node])
+        J, own, group = adjoints.size(node), _own_error(this, node), groups[node]
+        if (lossy := own > 0).any():
+            group.add(found, J * own if lossy.all() else np.where(lossy, J * own, 0.0))
         if node in adjoints.apart and node.kind != "leaf":
-            cancelled, differ = np.maximum(adjoints.apart[node] - J, 0.0), between_uses(at, node)
-            _add(this.found, part, np.where(differ > 0, cancelled * differ, 0.0), groups[node])
+            differ = between_uses(at, node)
+            if (differ > 0).any():
+                cancelled = np.maximum(adjoints.apart[node] - J, 0.0)
+                group.add(found, np.where(differ > 0, cancelled * differ, 0.0))
         if direct is None and is_product and node.name == "exp":
-            _add(this.rounded_last, part, J * (u * node.value), groups[node])
+            group.add(this.rounded_last[part], J * (u * node.value))
         elif is_product and (first := rounded_weights(at, node, this.operands)).any():
-            _add(this.rounded_first, part, J * first, groups[node])
+            group.add(this.rounded_first[part], J * first)
 
 
 def _unit_of_weights(at: Errors) -> float:
@@ -251,12 +254,6 @@ def _own_error(this: _Sweep, node: Node) -> ndarray:
     if node in at.graph.totals:
         return at.relative[node]
     return at.E[node] if node in this.cuts else at.L[node] + this.operands.get(node, 0.0)
-
-
-def _add(found: ndarray, part: slice, weight: ndarray, group: ndarray) -> None:
-    """Add up what belongs to each batch, seed by seed."""
-    for row, each in zip(found[part], weight.reshape(len(weight), -1), strict=True):
-        row += np.bincount(group, weights=each, minlength=len(row))
 
 
 def _in_shape(this: _Sweep) -> ndarray:

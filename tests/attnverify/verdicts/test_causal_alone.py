@@ -70,7 +70,6 @@ def test_causality_and_the_order_of_axes_are_found_out_together(tmp_path: Path) 
     assert passes(tmp_path, kernel(name, "\n".join(lines), behind=True))
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_causal_untold_is_found_out_and_holds_when_said(

@@ -63,7 +63,6 @@ def scaled_dot_product_attention(q, k, v):
 """A kernel without an axis of heads, or of one matrix."""
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize(("sizes", "line"), [("B, N, D", "BND"), ("N, D", "ND")])
 def test_what_has_fewer_axes_is_judged_by_the_line_that_is_told(

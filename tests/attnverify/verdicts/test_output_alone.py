@@ -84,7 +84,6 @@ def test_an_lse_that_is_returned_is_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("causes_are_not_sought")
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(("factor", "status"), [("1", 0), ("1.01", 1)])
 def test_the_verdict_says_that_no_lse_was_judged(
     factor: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,7 +98,6 @@ def test_the_verdict_says_that_no_lse_was_judged(
 
 
 @pytest.mark.usefixtures("causes_are_not_sought")
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(("factor", "right"), [("1", True), ("1.01", False)])
 def test_so_does_the_report_of_a_function(factor: str, right: bool, tmp_path: Path) -> None:
     made = ModuleType("made_for_this_test")

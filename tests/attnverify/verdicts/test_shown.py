@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from attnverify.verdicts.shown import (
     take_few,
 )
 from attnverify.verdicts.tally import Options
+from tests.support.judge_text import judged
 
 ALIBI, QUICK = "alibi_attention", Options("quick")
 
@@ -41,6 +43,7 @@ def implementation_of(name: str, **library: object) -> Implementation:
     )
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 def test_what_an_interpreter_executes_is_shown_the_smallest_real_calls() -> None:
     compiled, interpreted = (implementation_of(ALIBI) for _ in range(2))
     interpreted.backend.interpreted = True
@@ -229,3 +232,20 @@ def test_columns_meet_all_queries_and_keys_of_usual_calls_few_heads_and_some_dea
     assert [x["H"] for x in own_sizes if x["N"] == 512] == [2, 2, 2, 2]
     dealt = [sum(x["N"] != 512 for x in each) for each in (own_sizes, sizes)]
     assert dealt[1] > dealt[0] >= dealt[1] // 3
+
+
+WRONG_WHERE_LARGE = """
+from attnverify.numpy_ref import rel_shift as right
+
+def rel_shift(x):
+    return right(x) * (2 if x.shape[-2] * x.shape[-1] > 16384 else 1)
+"""
+
+
+@pytest.mark.usefixtures("real_calls_are_judged", "causes_are_not_sought")
+def test_what_is_wrong_in_real_calls_alone_is_failed(tmp_path: Path) -> None:
+    assert judged(tmp_path, WRONG_WHERE_LARGE).verdict == "failed"
+
+
+def test_small_calls_do_not_see_it(tmp_path: Path) -> None:
+    assert judged(tmp_path, WRONG_WHERE_LARGE).verdict == "passed"

@@ -67,7 +67,6 @@ def passes(folder: Path, text: str, aspect: str = "values") -> bool:
     return (result.verdict, result.cases >= 20) == ("passed", True)
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize("meant", MEANT)
 def test_what_is_meant_by_an_lse_is_found_out_and_holds_when_said(
@@ -89,7 +88,6 @@ def test_what_is_said_of_an_lse_and_is_not_true_is_wrong(line: str, tmp_path: Pa
     assert judge_file(tmp_path, attention("pass", line), "float32").verdict == "failed"
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 def test_a_window_that_counts_the_own_key_is_found_out(tmp_path: Path) -> None:
     line = 'WINDOW = "with itself"'
     assert told(tmp_path, attention(window=True)) == [line]
@@ -134,7 +132,6 @@ def grouped_attention(query, key, value, attn_mask=None, scale=None):
 """
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize("aspect", ["values", "gradients"])
 def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     aspect: str, tmp_path: Path

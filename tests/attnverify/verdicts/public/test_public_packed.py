@@ -118,6 +118,12 @@ def test_a_right_one_passes(name: str, tmp_path: Path) -> None:
     assert (result.verdict, result.strong >= 10) == ("passed", True), result.findings
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
+def test_so_it_does_in_calls_of_the_sizes_that_models_make(tmp_path: Path) -> None:
+    result = judged(tmp_path, HEAD + TORCH)
+    assert (result.verdict, result.strong >= 10) == ("passed", True), result.findings
+
+
 WRONG = {
     "aligned at the starts": (
         FLASH.replace("*window_size)", "*window_size, ends=False)"),
