@@ -79,7 +79,7 @@ class Adjoints:
         gm, gr = self.middle[node], self.radius[node]
         for each, middle, radius in slopes(self.at, node):
             if not self.at.is_exact(each):
-                self.give(each, *_by_slope(gm, gr, middle, radius))
+                self.give(each, *by_slope(gm, gr, middle, radius))
 
     def select(self, node: Node) -> None:
         gm, gr = self.middle[node], self.radius[node]
@@ -173,7 +173,7 @@ _BACK: dict[str, Callable[[Adjoints, Node], None]] = {
 }
 
 
-def _by_slope(gm: ndarray, gr: ndarray, middle: Part, radius: Part) -> tuple[ndarray, ndarray]:
+def by_slope(gm: ndarray, gr: ndarray, middle: Part, radius: Part) -> tuple[ndarray, ndarray]:
     """Multiply an adjoint by a slope; nothing times an infinite slope is nothing."""
     m, r = gm * middle, gr * (np.abs(middle) + radius)
     if np.any(radius):

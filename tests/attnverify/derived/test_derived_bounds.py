@@ -1,6 +1,7 @@
 """Derived bounds: no legal evaluation exceeds them, exact arithmetic agrees, and they are tight."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import mpmath
@@ -13,6 +14,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import derive, derive_gradient
 from attnverify.derived.budgets import keeping, sums
 from attnverify.derived.legal.evaluations import climb, rounded
+from attnverify.derived.sweeping.adjoints import by_slope
 from attnverify.inputs.expand import expand
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.comparison import compare
@@ -272,3 +274,18 @@ def test_a_table_that_is_computed_has_the_errors_of_its_steps() -> None:
 
     P = PRESETS["wide"](FORMATS["float32"])
     assert derive(added_steps, {"x": np.zeros(9)}).errors(P)[4] > P.acc.u / 2
+
+
+@pytest.mark.parametrize(
+    "spread", [0.0, np.zeros(40), np.linspace(0, 2, 40)], ids=["0", "0s", "wide"]
+)
+def test_an_adjoint_times_a_slope_holds_every_product(spread: Any) -> None:
+    rng = np.random.default_rng(0)
+    gm, gr, middle = rng.normal(size=(3, 40)), abs(rng.normal(size=(3, 40))), rng.normal(size=40)
+    gm[:, 0], gr[:, 0] = 0.0, 0.0
+    for slope in (middle, np.where(np.arange(40) == 0, np.inf, middle)):
+        m, r = by_slope(gm, gr, slope, spread)
+        assert not m[:, 0].any() and not r[:, 0].any()
+        for by, slope_by in product((-1, 1), repeat=2):
+            found = (gm + by * gr)[:, 1:] * (slope + slope_by * spread)[1:]
+            assert (np.abs(found - m[:, 1:]) <= r[:, 1:] * (1 + 1e-12)).all()
