@@ -28,6 +28,7 @@ QUICK = Options("quick")
 CHECKS = ROOT / "tests" / "sample_user_tests"
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 @pytest.mark.parametrize(
     "name", ["softmax_key_by_key", "alibi_attention_grad_query_by_query", "causal_mask_running_sum"]
 )
