@@ -88,7 +88,7 @@ EDGE = {"N": 3, "M": 65, "H": 2, "D": 2, "E": 2}
 
 FAMILY_SIZES = {"N": 3, "M": 17, "E": 17, "B": 1, "D": 16}
 FAMILIES = ("identity", "needles", "one_signed", "spread", "offset_values")
-CLIFF = {"N": 3, "M": 136, "B": 1, "H": 2}
+CLIFF = {"N": 3, "M": 136, "B": 2, "H": 2}
 """Keys of whole tiles of up to 128, and of one that follows them."""
 FAR = ("far_below", "farthest_below")
 """Under them, a finite number that stands for "hidden" lets in what is hidden."""

@@ -234,15 +234,15 @@ def cliff(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
     if query is not None and key is not None:
         size = np.sqrt(CLIFF / np.sqrt(query.shape[-1]))
         query[...] = signs_of_rows(query) * size * (1 + 0.1 * rng.random(query.shape))
-        key[..., first_of_last(key.shape[-2]) :, :] += size
+        key[...] += size * sides_of_keys(key.shape[-2])[:, None]
     elif isinstance(score := inputs.get("score"), ndarray):
-        score[..., first_of_last(score.shape[-1]) :] += signs_of_rows(score) * CLIFF
+        score += CLIFF * signs_of_rows(score) * sides_of_keys(score.shape[-1])
     else:
         wide_logits(inputs, dtype, rng)
 
 
-CLIFF = 150.0
-"""More than lies between 0 and the overflow of exp in float32."""
+CLIFF = 400.0
+"""Half of it is twice what lies between 0 and the overflow of exp in float32."""
 
 
 def signs_of_rows(x: ndarray) -> ndarray:
@@ -250,9 +250,9 @@ def signs_of_rows(x: ndarray) -> ndarray:
     return 1.0 - 2 * (np.arange(x.shape[-2])[:, None] % 2)
 
 
-def first_of_last(keys: int) -> int:
-    """Return where the last sixteenth of the keys begins."""
-    return keys - max(keys // 16, 1)
+def sides_of_keys(keys: int) -> ndarray:
+    """Return 1/2 for the last sixteenth of the keys and -1/2 for the others."""
+    return np.where(np.arange(keys) < keys - max(keys // 16, 1), -0.5, 0.5)
 
 
 def peaked(inputs: "Inputs", dtype: str, rng: np.random.Generator) -> None:
