@@ -73,7 +73,8 @@ QUICK = ("--profile", "quick", "--op", "shift_right", "--dtype", "float32")
 
 
 def test_a_report_to_standard_output_is_alone_there() -> None:
-    done = start("-m", "attnverify", "run", "right.py", *QUICK, "--report-json", "-")
+    line = ("run", "right.py", *QUICK, "--report-json", "-")
+    done = start("-m", "attnverify", *line, PYTHONDONTWRITEBYTECODE="1")
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["tallies"][0]["verdict"] == "passed"
     assert "right.py: right in float32" in done.stderr

@@ -359,6 +359,7 @@ def test_a_child_that_was_forked_a_moment_ago_is_not_counted_twice(
     assert worker.excess().partition(",")[0] == told
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 @pytest.mark.parametrize("backend", ["mixed_verdicts", "nondeterministic"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
     line = ("--backend", str(SAMPLES / f"{backend}.py"), "--failures")
@@ -468,6 +469,7 @@ def test_who_is_isolated() -> None:
     )
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 def test_a_backend_by_name_may_be_isolated() -> None:
     line = ("--backend", "numpy_ref", "--op", "shift_right", "--isolate")
     assert judged(*line, "all").report == judged(*line, "none").report
