@@ -213,6 +213,7 @@ def judged_here() -> dict[tuple[str, str], list[int]]:
     return found
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 @ENGINE
 def test_what_a_killed_worker_and_a_killed_scheduler_cost_is_made_up_by_resume(
     machines: Machines,
