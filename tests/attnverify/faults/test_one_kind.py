@@ -16,6 +16,7 @@ from tests.attnverify.faults.one_kind_seen import ADAPTERS, is_seen
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.usefixtures("real_calls_are_judged")
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.operation}: {fault.name}")
 def test_what_one_kind_of_case_reveals_the_quick_profile_sees(
