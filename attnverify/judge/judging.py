@@ -6,7 +6,7 @@ specification.
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -69,18 +69,19 @@ def hold_as_shown(
 ) -> list[tuple[str, Comparison]]:
     """
     Compare the outputs of a case; where they exceed the bound, again under each arithmetic that
-    PyTorch shows the implementation to have, which it is judged by from now on.
+    PyTorch shows the implementation to have. It is judged by that from now on if the case is right
+    then.
     """
     try:
         return hold_outputs(outputs, case, implementation)
     except Disagreement as error:
         found = error
+    precisions, before = {**implementation.precisions}, {**implementation.shown}
     for shown in shown_arithmetics(implementation, case, recorded):
         implementation.admit(case.dtype, shown)
-        try:
+        with suppress(Disagreement):
             return hold_outputs(outputs, case, implementation)
-        except Disagreement as error:
-            found = error
+    implementation.precisions, implementation.shown = precisions, before
     raise found
 
 

@@ -173,7 +173,7 @@ def print_summary(
     tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
     tell(next_steps(run, tallies, bool(left_out)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
-    for line in outcomes if quiet else fold_lines(outcomes, width):
+    for line in outcomes if quiet or brief else fold_lines(outcomes, width):  # one line an outcome
         reporter.write_line(colourize(line, colour))
 
 

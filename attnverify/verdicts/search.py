@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from attnverify.backends.calls.terms import words_of
+from attnverify.backends.calls.terms import may_be_causal, words_of
 from attnverify.backends.declarations import (
     CAUSAL_ALONE,
     NO_GRADIENT,
@@ -279,7 +279,7 @@ class Search:
         declared, operation = own.backend.declared, own.operation
         if declared is STRICT or UNEQUAL in declared.features or operation.is_gradient:
             return False
-        if operation.outside is not None or not self.of_unequal_lengths():
+        if not (may_be_causal(operation) and self.of_unequal_lengths()):
             return False
         sizes = MORE_KEYS | ({"G": MORE_KEYS["H"]} if operation.shares_keys else {})
         longer = fixed_recipe(operation, sizes)

@@ -176,7 +176,9 @@ def slopes_off(gain: float) -> Iterator[None]:
 @contextmanager
 def row_mean_off(gain: float) -> Iterator[None]:
     right = gradients.row_gradient
-    wrong: Callable[..., ndarray] = lambda at, w, dP, D: right(at, w, dP, D * at.work(gain))
+    wrong: Callable[..., ndarray] = lambda at, w, dP, D, *of_mean: right(
+        at, w, dP, D * at.work(gain), *of_mean
+    )
     with patch.object(gradients, "row_gradient", wrong):
         yield
 

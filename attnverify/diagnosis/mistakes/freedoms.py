@@ -90,7 +90,9 @@ NEAR = 1 / 64
 
 
 def is_near(wrong: Sequence[Observation], precision: Precision) -> bool:
-    return all(_share(o, o.case.bounds(precision)) >= NEAR for o in wrong)
+    """Tell whether all that this arithmetic does not let any answer pass of is near its bound."""
+    telling = [o for o in wrong if o.case.is_discriminating(precision)]
+    return bool(telling) and all(_share(o, o.case.bounds(precision)) >= NEAR for o in telling)
 
 
 def _share(o: Observation, limits: Any) -> float:

@@ -48,7 +48,6 @@ WRONG_VALUES = {
 IN_ONE_COLUMN = {
     "shift_right_unsigned_zero": ("values", "got 0, expected -0, exactly"),
     "shift_right_forgets_the_wrap": ("values", "exactly"),
-    "alibi_attention_short": ("values", "wrong number"),
     "alibi_attention_leaky": ("hidden NaN", "got nan"),
     "relative_multi_head_attention_leaky": ("hidden NaN", "got nan"),
     "multi_head_attention_leaky": ("hidden NaN", "got nan"),
@@ -104,6 +103,11 @@ def test_a_fault_of_one_kind_fails_in_one_column(name: str, folder: str) -> None
     found = tallies(name, folder=folder)
     assert failed(found) - ({"isolation"} if aspect == "hidden NaN" else set()) == {aspect}
     assert words in found[aspect].reason
+
+
+@pytest.mark.usefixtures("real_calls_are_judged")
+def test_a_key_that_is_lost_in_long_calls_alone_fails(folder: str) -> None:
+    assert failed(tallies("alibi_attention_short", folder=folder)) == {"values"}
 
 
 @pytest.mark.parametrize("name", WRONG_GRADIENTS)

@@ -72,3 +72,15 @@ def test_who_promises_unequal_lengths_is_held_to_them(tmp_path: Path) -> None:
 def test_nan_is_no_convention(tmp_path: Path) -> None:
     text = kernel(SDPA, declared()).replace("else weights @ v", "else weights @ v * torch.nan")
     assert TOP_LEFT not in {each.kind for each in findings(tmp_path, text)}
+
+
+@pytest.mark.usefixtures("causes_are_not_sought")
+def test_what_has_leading_axes_and_no_causality_is_not_asked(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+
+def additive_score(query, key, w_query, w_key, w_score):
+    return np.zeros((*query.shape[:-1], key.shape[-2]), query.dtype)
+"""
+    (found,) = findings(tmp_path, text)
+    assert found.kind == "wrong number"
