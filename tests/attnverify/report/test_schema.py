@@ -33,6 +33,7 @@ VERSIONS = {
     12: "7af9ed5f88c8",
     13: "b21ae9e7e99a",
     14: "1e7fc65d97ba",
+    15: "f05ed6e2442d",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
