@@ -233,7 +233,7 @@ def guess_operation(
         if len(chosen) == 1:
             place = source if parse_source(source).function else f"{source}:{name}"
             is_causal = "_causal_" in words and lacks_causality(chosen[0], found[chosen[0]])
-            causal = ", and for causal, by its name" if is_causal else ""
+            causal = ", and for causal, by its name or its file's" if is_causal else ""
             told = (
                 f"{name} {GUESSED} {chosen[0]}, by its arguments{causal}; if it is another: "
                 f"attnverify run {place}=OPERATION"

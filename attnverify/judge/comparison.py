@@ -86,8 +86,12 @@ def format_apart(one: float, other: float) -> tuple[str, str]:
 
 
 def format_budget(share: float) -> str:
-    """Write ``0.31x``; NaN, and what is not exact where it must be, is beyond any multiple."""
-    return f"{share:.2g}x" if np.isfinite(share) else "infinite"
+    """
+    Write ``0.31x``, and ``0.9994x`` of what is near 1; NaN, and what is not exact where it must be,
+    is beyond any multiple.
+    """
+    digits = 2 if abs(share - 1) >= 0.005 else 6
+    return f"{share:.{digits}g}x" if np.isfinite(share) else "infinite"
 
 
 def compare(

@@ -139,22 +139,22 @@ class File:
                     yield block, field, own
 
     def of_statements(self) -> Found:
-        """Statements that stand behind one of those that follow them, or are left out."""
+        """Statements that are left out, or stand behind one of those that follow them."""
         for block, field, own in self.blocks(self.tree):
             for at, one in enumerate(own):
                 is_fixed = isinstance(one, (ast.Return, Function)) or is_docstring(one)
                 if is_fixed or not self.is_reached(one):
                     continue
                 first, others = first_line(one), [*own[:at], *own[at + 1 :]]
+                if others:
+                    words = f"without `{first}`"
+                    yield from self.with_block(block, field, others, one.lineno, words)
                 for to in range(at + 1, min(at + 1 + FARTHEST, len(own))):
                     if isinstance(own[to], ast.Return):
                         break
                     moved = [*others[:to], one, *others[to:]]
                     words = f"with `{first}` behind line {own[to].end_lineno}"
                     yield from self.with_block(block, field, moved, one.lineno, words)
-                if others:
-                    words = f"without `{first}`"
-                    yield from self.with_block(block, field, others, one.lineno, words)
 
     def of_repeated(self) -> Found:
         """Statements of a function that stand in a second place of it too."""

@@ -194,7 +194,7 @@ def test_what_is_called_causal_and_takes_no_mask_is_causal(
         text = named.replace("(self, x)", f"(self, {takes})")
     backend = loaded(text, tmp_path)
     assert backend.declared.terms == ({"CAUSAL": True} if is_causal else {})
-    assert ("causal, by its name" in backend.notes[0]) == is_causal
+    assert ("causal, by its name or its file's" in backend.notes[0]) == is_causal
 
 
 def test_a_bias_that_it_has_no_place_for_is_not_taken(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import case_of
-from attnverify.judge.comparison import Comparison, compare, format_apart, is_within
+from attnverify.judge.comparison import (
+    Comparison,
+    compare,
+    format_apart,
+    format_budget,
+    is_within,
+)
 from attnverify.judge.judging import describe_value, failure_kind
 from attnverify.precision import REFERENCE, resolve
 
@@ -251,3 +257,8 @@ def test_numbers_that_differ_are_written_apart(one: float, other: float, digits:
 def test_equal_numbers_and_nan_are_written_with_few_digits() -> None:
     assert format_apart(0.1, 0.1) == ("0.1", "0.1")
     assert format_apart(np.nan, 0.5) == ("nan", "0.5")
+
+
+def test_a_share_near_1_is_told_on_its_own_side() -> None:
+    told = [format_budget(share) for share in (0.314159, 0.999371, 1.0, 1.00082, 3.2e7, np.inf)]
+    assert told == ["0.31x", "0.999371x", "1x", "1.00082x", "3.2e+07x", "infinite"]

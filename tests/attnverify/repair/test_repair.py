@@ -175,6 +175,12 @@ def test_changes_are_single_and_each_is_another_text() -> None:
     assert all(each.line and ast.parse(each.text) for each in found)
 
 
+def test_a_statement_is_left_out_before_it_is_moved_to_where_it_says_nothing() -> None:
+    text = "def f(x):\n    x = x + 1\n    x = 2 * x\n    return x\n"
+    words = [each.words for each in single_changes(text) if "`x = x + 1`" in each.words]
+    assert words[:2] == ["without `x = x + 1`", "with `x = x + 1` behind line 3"]
+
+
 def test_the_command_says_what_mends_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
