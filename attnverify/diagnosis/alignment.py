@@ -50,9 +50,9 @@ def without_further_keys(operation: Operation, inputs: Inputs) -> Inputs:
     named = any(inputs.get(name) is not None for name in operation.integer_axes)
     if named or "N" not in axes.get("query", ()):
         return {}
-    N = inputs["query"].shape[axes["query"].index("N") - len(axes["query"])]
+    N = inputs["query"].shape[axes["query"].index("N")]
     fewer = {
-        name: inputs[name].take(np.arange(N), axis=own.index("M") - len(own))
+        name: inputs[name].take(np.arange(N), axis=own.index("M"))
         for name, own in axes.items()
         if "M" in own and inputs.get(name) is not None
     }

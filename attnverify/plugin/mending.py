@@ -24,11 +24,10 @@ def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
     seconds = options.SEEKING.get(run.options.profile, 0.0)
     wanted = [*unexplained(run, tallies).items()] if seconds else []
     for source, cause in wanted:
-        waiting.say(
-            f"looking for a change of {source} that makes it right, {seconds:.0f} s at most"
-        )
+        own = seconds / len(wanted)
+        waiting.say(f"looking for a change of {source} that makes it right, {own:.0f} s at most")
         try:
-            note = mend_of(source, cause, seconds / len(wanted))
+            note = mend_of(source, cause, own)
         except Exception as error:  # a file may do anything; what was judged stands
             note = (
                 f"the search for a change that makes it right broke off ({describe_error(error)})"
