@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -160,7 +161,7 @@ def imported_library(modules: list[ModuleType]) -> str:
     """Return the library whose arrays a backend's modules handle, judged by what they import."""
     layer, seen = modules, {*modules}
     while layer:
-        imported = {name for module in layer for name in imported_names(parse_module(module))}
+        imported = {name for module in layer for name in packages_in(source_of(module))}
         if library := next((name for name in LIBRARIES if name in imported), ""):
             return library
         layer = [near for module in layer for near in neighbours(module) if near not in seen]
@@ -182,7 +183,18 @@ def folder_of(module: ModuleType) -> Path | None:
     return Path(file).parent if file else None
 
 
-def parse_module(module: ModuleType) -> ast.Module:
-    """Parse the syntax of a module; empty for a compiled one, which has no source to read."""
+def source_of(module: ModuleType) -> bytes:
+    """Read the source of a module; empty for a compiled one, which has none."""
     file = getattr(module, "__file__", None) or ""
-    return ast.parse(Path(file).read_bytes() if file.endswith(".py") else "")
+    return Path(file).read_bytes() if file.endswith(".py") else b""
+
+
+def parse_module(module: ModuleType) -> ast.Module:
+    """Parse the syntax of a module."""
+    return ast.parse(source_of(module))
+
+
+@lru_cache(256)
+def packages_in(source: bytes) -> frozenset[str]:
+    """Find the top-level packages that a source imports; a column's is loaded again and again."""
+    return frozenset(imported_names(ast.parse(source)))

@@ -39,10 +39,10 @@ def implementations(operation: str) -> Iterator[Implementation]:
 
 @pytest.mark.parametrize("operation", HIDING)
 def test_a_row_of_infinity_reaches_no_other_row(operation: str) -> None:
-    judged = 0
+    judged, ours = 0, [*implementations(operation)]
     for recipe in dict.fromkeys(small_recipes(operation)):
         case = case_of(recipe, "float32")
-        for own in implementations(operation):
+        for own in ours:
             try:
                 judged += judge(own, case).judged
             except Unsupported:
