@@ -64,6 +64,10 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
     return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
 
 
+MOST_BY_ROUNDING = 1e5
+"""So many times the bound is more than any steps that are stored have been seen to widen it."""
+
+
 def hold_as_shown(
     outputs: Any, case: Case, implementation: Implementation, recorded: list[Recorded]
 ) -> list[tuple[str, Comparison]]:
@@ -76,8 +80,9 @@ def hold_as_shown(
         return hold_outputs(outputs, case, implementation)
     except Disagreement as error:
         found = error
+    may_round = found.comparison is not None and found.budget <= MOST_BY_ROUNDING
     precisions, before = {**implementation.precisions}, {**implementation.shown}
-    for shown in shown_arithmetics(implementation, case, recorded):
+    for shown in shown_arithmetics(implementation, case, recorded, may_round):
         implementation.admit(case.dtype, shown)
         with suppress(Disagreement):
             return hold_outputs(outputs, case, implementation)
@@ -86,7 +91,7 @@ def hold_as_shown(
 
 
 def shown_arithmetics(
-    implementation: Implementation, case: Case, recorded: list[Recorded]
+    implementation: Implementation, case: Case, recorded: list[Recorded], may_round: bool
 ) -> Iterator[dict[str, str]]:
     """
     Yield what a library shows of an arithmetic that nobody declared otherwise, and was not judged
@@ -106,7 +111,7 @@ def shown_arithmetics(
     storing = P.softmax.p > P.storage.p == P.score.p == P.prob.p
     asks_steps = storing and P.step is None and not said & {"softmax", "interior", "step"}
     asks_lse = not P.by_lse and "weights" not in said
-    if not (asks_steps or asks_lse):
+    if not may_round or not (asks_steps or asks_lse):
         return
     try:
         steps = steps_of(lambda: convert_and_call(implementation, case))

@@ -1,7 +1,8 @@
 """
-The text of a file with one thing changed: a statement moved, left out or repeated, an operator, a
-number, an argument or a name for another, a part for another part of the same function, a part
-times a name.
+The text of a file with one thing changed: a statement moved, left out, repeated or added up, an
+operator, a number, an argument or a name for another, a part for another part of the same function,
+a part times a name; or one thing in several places: equal parts, a factor that moves to where it
+belongs.
 
 What a mend needs stands in the file for most slips (Martinez, Weimer and Monperrus, "Do the fix
 ingredients already exist?", ICSE 2014, arXiv 1403.6322).
@@ -10,12 +11,22 @@ ingredients already exist?", ICSE 2014, arXiv 1403.6322).
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
-from textwrap import shorten
+from itertools import chain, permutations
 from typing import Any
 
-OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
-COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+from attnverify.repair.editing import File, Found, Function, first_line, shown
+from attnverify.repair.parts import (
+    REDUCTIONS,
+    expression,
+    filled,
+    is_docstring,
+    is_named,
+    is_place,
+    is_read,
+    is_stored,
+    others_of,
+)
+
 INGREDIENTS = (ast.Name, ast.BinOp, ast.Subscript, ast.Call, ast.Attribute)
 PLACES = (
     *(ast.Assign, ast.AugAssign, ast.Call, ast.BinOp, ast.Return, ast.Tuple, ast.Slice),
@@ -24,18 +35,29 @@ PLACES = (
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 FARTHEST = 5
 """So many statements further down a statement may be moved."""
+COLUMNS = ("x[..., None]", "x[:, None]")
 GROWN = (
     "x ** 0.5",
     "1 / x",
     "-x",
     "~x",
     "1 - x",
+    "x + 1",
+    "x - 1",
     "x[..., None]",
     "x.swapaxes(-1, -2)",
     "x * (x > 0)",
+    "x * 0.6931471805599453",
+    "x * 1.4426950408889634",
 )
 GROWN_BY = ("x * y", "x / y", "x + y", "x - y")
 """What a part may become, alone and with a name of its function."""
+LARGEST = {"torch": "x.amax(-1, keepdim=True)", "numpy": "x.max(-1, keepdims=True)"}
+"""The largest of each row."""
+HIDDEN = ("c", "~c", "c[..., None]", "~c[..., None]")
+SIZED = ".shape", "len("
+FILLS = ("0", "-float('inf')")
+"""How a condition may hide numbers, and what then stands there."""
 
 
 @dataclass(frozen=True)
@@ -55,88 +77,38 @@ class Change:
         return "\n".join(self.statements)
 
 
-def single_changes(
-    text: str, is_reached: Callable[[ast.stmt], bool] = lambda _: True
-) -> Iterator[Change]:
+Reached = Callable[[ast.stmt], bool]
+
+
+def single_changes(text: str, *reached: Reached) -> Iterator[Change]:
     """
-    List the changes of the statements of a file's functions that are reached, each text once: what
-    is likelier, and rarer, first. Raises SyntaxError for what is no Python.
+    List the changes of the statements of a file's functions that are reached, each text once: those
+    of the first that is asked for, then those of the next; what is likelier, and rarer, first.
+    Raises SyntaxError for what is no Python.
     """
-    file = File(ast.parse(text), is_reached)
-    kinds = (
-        *(file.of_statements, file.of_parts, file.of_names, file.of_grown, file.of_numbers),
-        *(
-            file.of_words,
-            file.of_attributes,
-            file.of_ingredients,
-            file.of_grown_by_names,
-            file.of_repeated,
-        ),
-    )
-    seen = {*file.statements}
-    for line, words, at in chain.from_iterable(kind() for kind in kinds):
-        if (changed := ast.unparse(file.tree.body[at])) not in seen:
-            seen.add(changed)
-            own = file.statements
-            yield Change(line, words, (*own[:at], changed, *own[at + 1 :]), at)
+    seen = set[str]()
+    for is_reached in reached or [lambda _: True]:
+        file = Changed(ast.parse(text), is_reached)
+        seen |= {*file.statements}
+        for line, words, at in chain.from_iterable(kind() for kind in file.kinds):
+            if (changed := ast.unparse(file.tree.body[at])) not in seen:
+                seen.add(changed)
+                own = file.statements
+                yield Change(line, words, (*own[:at], changed, *own[at + 1 :]), at)
 
 
-Found = Iterator[tuple[int, str, int]]
-"""The line, words and statement of a change that stands in the tree until the next is asked for."""
-Function = ast.FunctionDef
+class Changed(File):
+    """A file and the kinds of its changes."""
 
-
-class File:
-    """A parsed file whose parts know what they stand in."""
-
-    def __init__(self, tree: ast.Module, is_reached: Callable[[ast.stmt], bool]) -> None:
-        self.tree, self.is_reached = tree, is_reached
-        self.statements = [*map(ast.unparse, tree.body)]
-        self.functions = [x for x in ast.walk(tree) if isinstance(x, Function)]
-        self.top = {x: at for at, own in enumerate(tree.body) for x in ast.walk(own)}
-        self.parents: dict[ast.AST, tuple[ast.AST, str, int | None]] = {}
-        for parent in ast.walk(tree):
-            for field, own in ast.iter_fields(parent):
-                if isinstance(own, list):
-                    self.parents |= {x: (parent, field, k) for k, x in enumerate(own) if is_node(x)}
-                elif isinstance(own, ast.AST):
-                    self.parents[own] = parent, field, None
-        self.parts = [(f, x) for f in self.functions for x in self.parts_of(f)]
-
-    def parts_of(self, function: Function) -> Iterator[Any]:
-        """Each expression whose innermost function this is; no annotations or defaults."""
-        left: list[ast.AST] = [*function.body]
-        for one in left:  # it grows meanwhile
-            if not isinstance(one, Function):
-                left += ast.iter_child_nodes(one)
-                if isinstance(one, ast.stmt) and self.is_reached(one):
-                    yield from (x for x in inside(one) if x in self.parents)
-
-    def replaced(self, old: Any, new: ast.AST) -> Found:
-        """Put a part in the place of another, and that back."""
-        words = f"with `{shown(new)}` instead of `{shown(old)}`"
-        parent, field, at = self.parents[old]
-        put(parent, field, at, new)
-        try:
-            yield old.lineno, words, self.top[parent]
-        finally:
-            put(parent, field, at, old)
-
-    def with_block(self, block: Any, field: str, new: list[Any], line: int, words: str) -> Found:
-        old = getattr(block, field)
-        setattr(block, field, new)
-        try:
-            yield line, words, self.top[block]
-        finally:
-            setattr(block, field, old)
-
-    def blocks(self, whole: ast.AST) -> Iterator[tuple[ast.AST, str, list[Any]]]:
-        """List the lists of statements inside of functions."""
-        for block in ast.walk(whole):
-            for field in ("body", "orelse"):
-                own = getattr(block, field, None)
-                if isinstance(own, list) and not isinstance(block, (ast.Module, ast.ClassDef)):
-                    yield block, field, own
+    @property
+    def kinds(self) -> tuple[Callable[[], Found], ...]:
+        return (
+            *(self.of_statements, self.of_assigned, self.of_parts, self.of_numbers),
+            *(self.of_words, self.of_attributes, self.of_moved, self.of_definitions),
+            *(self.of_reductions, self.of_names, self.of_everywhere, self.of_sizes),
+            *(self.of_grown, self.of_ingredients, self.of_hidden, self.of_grown_by_names),
+            *(self.of_repeated, self.of_elsewhere),
+        )
 
     def of_statements(self) -> Found:
         """Statements that are left out, or stand behind one of those that follow them."""
@@ -155,6 +127,20 @@ class File:
                     moved = [*others[:to], one, *others[to:]]
                     words = f"with `{first}` behind line {own[to].end_lineno}"
                     yield from self.with_block(block, field, moved, one.lineno, words)
+
+    def of_assigned(self) -> Found:
+        """What is added to a name, or to a place, and not put there; and the other way round."""
+        for block, field, own in self.blocks(self.tree):
+            turned = [added_up(one) if self.is_reached(one) else None for one in own]
+            for at, new in enumerate(turned):
+                if new is not None:
+                    words = f"with `{first_line(new)}` instead of `{first_line(own[at])}`"
+                    others = [*own[:at], new, *own[at + 1 :]]
+                    yield from self.with_block(block, field, others, own[at].lineno, words)
+                    if at + 1 < len(own) and (next_one := turned[at + 1]) is not None:
+                        others[at + 1] = next_one
+                        words += f", and `{first_line(next_one)}`"
+                        yield from self.with_block(block, field, others, own[at].lineno, words)
 
     def of_repeated(self) -> Found:
         """Statements of a function that stand in a second place of it too."""
@@ -182,6 +168,42 @@ class File:
                 if name != part.id:
                     given = expression(f"{part.id} if {name} is None else {name}")
                     yield from self.replaced(part, given)
+
+    def of_everywhere(self) -> Found:
+        """Equal parts of a statement, or of a function, in all places; a factor left out of all."""
+        alike, factors = dict[tuple[Any, ...], list[Any]](), dict[tuple[Any, ...], list[Any]]()
+        for function, part in self.parts:
+            for whole in (self.statement_of(part), function):
+                if isinstance(part, (*INGREDIENTS, ast.Constant)) and not is_stored(part):
+                    alike.setdefault((whole, function, ast.unparse(part)), []).append(part)
+                if isinstance(part, ast.BinOp):
+                    factor = ast.unparse(ast.BinOp(ast.Name("x"), part.op, part.right))[1:]
+                    factors.setdefault((whole, factor), []).append(part)
+        for (_, factor), own in factors.items():
+            if len(own) > 1:
+                words = f"without `{factor.strip()}` in {len(own)} places"
+                yield from self.all_replaced(own[::-1], lambda part: part.left, words)
+        for (_, function, text), own in alike.items():
+            for new in others_everywhere(function, own[0]) if len(own) > 1 else ():
+                words = f"with `{shown(new)}` instead of `{text}` in {len(own)} places"
+                yield from self.all_replaced(own, lambda _, new=new: new, words)  # type: ignore[misc]
+
+    def of_definitions(self) -> Found:
+        """A name for what it is said to be, with a change of that."""
+        for function in self.functions:
+            own = [x for x in ast.walk(function) if isinstance(x, ast.Assign)]
+            once = {x.targets[0].id: x.value for x in own if isinstance(x.targets[0], ast.Name)}
+            read = [x for f, x in self.parts if f is function and is_read(x) and x.id in once]
+            texts = {name: [*self.other_texts(value)] for name, value in once.items()}
+            for part in read:
+                for text in texts[part.id]:
+                    yield from self.replaced(part, expression(text))
+
+    def other_texts(self, value: ast.expr) -> Iterator[str]:
+        for part in [x for x in ast.walk(value) if x in self.parents]:
+            for new in others_of(part):
+                for _ in self.replaced(part, new):
+                    yield ast.unparse(value)
 
     def of_attributes(self) -> Found:
         """What an object has for another that the file gives it, also in the place of a number."""
@@ -218,12 +240,26 @@ class File:
     def of_ingredients(self) -> Found:
         """A part for another of the same function."""
         found = {function: ingredients(function) for function in self.functions}
+        for function, part in self.replaceable():
+            for other in found[function].values():
+                yield from self.replaced(part, other)
+
+    def of_elsewhere(self) -> Found:
+        """A part for one of another function whose names are known here too."""
+        found = {x: text for f in self.functions for text, x in ingredients(f).items()}
+        of_file = {x.id for x in ast.walk(self.tree) if isinstance(x, ast.Name)}
+        of_file -= {name for function in self.functions for name in names_of(function)}
+        for function, part in self.replaceable():
+            known = of_file.union(names_of(function))
+            for other in found:
+                if all(x.id in known for x in ast.walk(other) if isinstance(x, ast.Name)):
+                    yield from self.replaced(part, other)
+
+    def replaceable(self) -> Iterator[tuple[Function, Any]]:
         for function, part in self.parts:
-            if isinstance(part, INGREDIENTS) and isinstance(self.parents[part][0], PLACES):
-                own = ast.unparse(part)
-                for text, other in found[function].items():
-                    if not is_stored(part) and text != own:
-                        yield from self.replaced(part, other)
+            is_one = isinstance(part, INGREDIENTS) and isinstance(self.parents[part][0], PLACES)
+            if is_one and not is_stored(part):
+                yield function, part
 
     def of_grown(self) -> Found:
         for _, part in self.growing():
@@ -247,35 +283,70 @@ class File:
             if field != "func" and (field != "value" or not isinstance(parent, ast.Attribute)):
                 yield function, part
 
+    def of_moved(self) -> Found:
+        """A factor, or a term, that another part has: of its statement, or a statement's value."""
+        for function, part in self.parts:
+            if not isinstance(part, ast.BinOp) or isinstance(part.op, ast.MatMult):
+                continue
+            own = self.statement_of(part)
+            for other, target in self.growing():
+                is_value = isinstance(self.parents[target][0], (ast.Return, *SIMPLE))
+                if other is function and (is_value or self.statement_of(target) is own):
+                    grown = ast.BinOp(target, part.op, part.right)
+                    yield from self.both_replaced(part, part.left, target, grown)
 
-def inside(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The parts of a statement, without the statements in it."""
-    left: list[ast.AST] = [statement]
-    for one in left:
-        yield one
-        left += (x for x in ast.iter_child_nodes(one) if not isinstance(x, ast.stmt))
+    def of_reductions(self) -> Found:
+        """The largest of each row for a number, and for the largest of all."""
+        form = LARGEST["torch" if self.imports("torch") else "numpy"]
+        for function, part in self.parts:
+            if isinstance(getattr(part, "value", None), float):
+                for name in names_of(function):
+                    yield from self.replaced(part, filled(form, x=ast.Name(name, ast.Load())))
+            function_of = getattr(part, "func", None)
+            if isinstance(function_of, ast.Attribute) and function_of.attr in REDUCTIONS:
+                named = expression(form)
+                yield from self.replaced(part, ast.Call(function_of, named.args, named.keywords))
+
+    def of_hidden(self) -> Found:
+        """The value of a statement where a condition of its function holds, or does not."""
+        module = "torch" if self.imports("torch") else "np"
+        for function, part in self.growing():
+            if isinstance(self.parents[part][0], SIMPLE):
+                where = f"{'tl' if function.decorator_list else module}.where"
+                for condition in conditions_of(function):
+                    for form in HIDDEN:
+                        for fill in FILLS:
+                            hidden = ast.unparse(filled(form, c=expression(condition)))
+                            grown = filled(f"{where}({hidden}, x, {fill})", x=part)
+                            yield from self.replaced(part, grown)
+
+    def of_sizes(self) -> Found:
+        """The difference of two sizes for a number."""
+        for function, part in self.parts:
+            if type(getattr(part, "value", None)) is int:
+                for one, other in permutations(sizes_of(function), 2):
+                    yield from self.replaced(part, expression(f"{one} - {other}"))
+
+    def imports(self, name: str) -> bool:
+        found = [x for x in self.tree.body if isinstance(x, ast.Import)]
+        return any(alias.name == name for one in found for alias in one.names)
 
 
-def put(parent: ast.AST, field: str, at: int | None, new: ast.AST) -> None:
-    if at is None:
-        setattr(parent, field, new)
-    else:
-        getattr(parent, field)[at] = new
+def added_up(statement: Any) -> Any:
+    """A statement that adds to what it assigns to, or that assigns what it adds; None of others."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        return ast.Assign([statement.target], statement.value, lineno=statement.lineno)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, (ast.Name, ast.Subscript)):
+        return ast.AugAssign(target, ast.Add(), statement.value, lineno=statement.lineno)
+    return None
 
 
-def expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-def filled(form: str, **given: ast.AST) -> ast.AST:
-    """An expression with others in the place of its names."""
-
-    class Filled(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return given.get(node.id, node)
-
-    found: ast.AST = Filled().visit(expression(form))
-    return found
+def others_everywhere(function: Function, part: Any) -> Iterator[ast.AST]:
+    yield from others_of(part)
+    if is_read(part):
+        yield from (ast.Name(x, ast.Load()) for x in names_of(function) if x != part.id)
+        yield from (filled(form, x=part) for form in COLUMNS)
 
 
 def names_of(function: Function) -> list[str]:
@@ -290,6 +361,26 @@ def arguments_of(function: Function) -> list[str]:
     return [x.arg for x in (*function.args.args, *function.args.kwonlyargs)]
 
 
+def sizes_of(function: Function) -> list[str]:
+    """The names that a function takes from a shape or a length, or counts up to."""
+    found = list[str]()
+    for one in ast.walk(function):
+        if isinstance(one, ast.Assign) and any(x in ast.unparse(one.value) for x in SIZED):
+            found += (x.id for x in ast.walk(one.targets[0]) if isinstance(x, ast.Name))
+        elif isinstance(one, ast.Call) and ast.unparse(one.func).endswith("range"):
+            found += (x for x in names_of(function) if any(is_named(y, {x}) for y in ast.walk(one)))
+    return [*dict.fromkeys(found)]
+
+
+def conditions_of(function: Function) -> list[str]:
+    """The conditions on elements that a function has: what it compares, and names for that."""
+    own = [x for x in ast.walk(function) if isinstance(x, ast.Assign)]
+    compared = [x for x in own if any(isinstance(y, ast.Compare) for y in ast.walk(x.value))]
+    named = [x.targets[0].id for x in compared if isinstance(x.targets[0], ast.Name)]
+    named += [x for x in arguments_of(function) if "mask" in x]
+    return [*dict.fromkeys((*named, *(ast.unparse(x.value) for x in compared)))]
+
+
 def ingredients(function: Function) -> dict[str, ast.AST]:
     """Copies of the expressions of a function that are more than a name, by their text."""
     parts = [
@@ -298,88 +389,3 @@ def ingredients(function: Function) -> dict[str, ast.AST]:
         if isinstance(part, (*INGREDIENTS[1:], ast.Assign)) and not is_stored(part)
     ]
     return {text: expression(text) for text in dict.fromkeys(map(ast.unparse, parts))}
-
-
-def others_of(part: Any) -> Iterator[ast.AST]:
-    """What a part may be instead, made of itself alone."""
-    if isinstance(part, ast.BinOp):
-        yield from (part.left, part.right)
-        for operator in OPERATORS:
-            if not isinstance(part.op, operator):
-                yield ast.BinOp(part.left, operator(), part.right)
-        yield ast.BinOp(part.right, part.op, part.left)
-        yield from (ast.BinOp(part, step(), ast.Constant(1)) for step in (ast.Add, ast.Sub))
-        if isinstance(part.left, ast.Call) and len(part.left.args) == 1:
-            inner = ast.BinOp(part.left.args[0], part.op, part.right)
-            yield ast.Call(part.left.func, [inner], part.left.keywords)
-    elif isinstance(part, ast.Constant):
-        yield from map(ast.Constant, other_constants(part.value))
-    elif isinstance(part, ast.Compare) and len(part.ops) == 1:
-        for comparison in COMPARISONS:
-            yield ast.Compare(part.left, [comparison()], part.comparators)
-    elif isinstance(part, ast.UnaryOp):
-        yield part.operand
-    elif isinstance(part, ast.IfExp):
-        yield from (part.body, part.orelse)
-    elif isinstance(part, ast.BoolOp):
-        yield from part.values
-    elif isinstance(part, ast.Call):
-        yield from other_calls(part)
-
-
-def other_constants(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, bool):
-        return (not value,)
-    if isinstance(value, int):
-        return (value + 1, value - 1, -value, 2 * value, value // 2)
-    return (-value, 2 * value, value / 2) if isinstance(value, float) else ()
-
-
-def other_calls(part: ast.Call) -> Iterator[ast.AST]:
-    """A call without itself, with two arguments exchanged, or without one that has a name."""
-    if len(part.args) == 1 and not part.keywords:
-        yield part.args[0]
-    if isinstance(part.func, ast.Attribute):
-        yield part.func.value
-    if len(part.args) == 1 and isinstance(inner := part.args[0], ast.BinOp):
-        yield ast.BinOp(ast.Call(part.func, [inner.left], part.keywords), inner.op, inner.right)
-    for at in range(len(part.args) - 1):
-        turned = [*part.args[:at], part.args[at + 1], part.args[at], *part.args[at + 2 :]]
-        yield ast.Call(part.func, turned, part.keywords)
-    for at in range(len(part.keywords)):
-        yield ast.Call(part.func, part.args, part.keywords[:at] + part.keywords[at + 1 :])
-
-
-def is_node(thing: Any) -> bool:
-    return isinstance(thing, ast.AST)
-
-
-def is_read(part: Any) -> bool:
-    """Tell whether a part is a name whose value is taken."""
-    return isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
-
-
-def is_place(part: Any) -> bool:
-    """Tell whether a part may be what stands in brackets: a number, a slice."""
-    return isinstance(part, ast.Slice) or isinstance(getattr(part, "value", None), int)
-
-
-def is_stored(part: Any) -> bool:
-    return isinstance(getattr(part, "ctx", None), ast.Store)
-
-
-def is_named(part: Any, names: set[str]) -> bool:
-    return isinstance(part, ast.Name) and part.id in names
-
-
-def first_line(statement: ast.stmt) -> str:
-    return shown(statement, ast.unparse(statement).splitlines()[0])
-
-
-def shown(part: ast.AST, text: str = "") -> str:
-    """The text of a part, in a line."""
-    return shorten(text or ast.unparse(part), 56, placeholder=" ...")
-
-
-def is_docstring(statement: ast.AST) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -37,12 +37,13 @@ from attnverify.inputs.sampling import draw_recipes, resized
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
+from attnverify.machine import count_processors
 from attnverify.repair.changes import Change, single_changes
 from attnverify.repair.copies import Copies, lines_run, reached_in, with_name
 from attnverify.verdicts.fitting import fitted_recipes
 from attnverify.verdicts.found_out import loaded
 
-DRAWS, BESIDE = 60, 20
+DRAWS, MORE_DRAWS, BESIDE = 60, 5, 20
 MOST_FAILING, MOST_PASSING = 25, 12
 LARGEST = 70
 """The largest size of a call that changes are tried on; larger ones, where no such call fails."""
@@ -54,13 +55,15 @@ slowest call of the original.
 STUCK = 20
 """Seconds after which a change that cannot be interrupted ends its process."""
 TOO_SLOW, REFUSED = "too slow", "refused"
-SAYS_NOTHING = "", TOO_SLOW, REFUSED
+SAYS_NOTHING, RAISED = ("", TOO_SLOW, REFUSED), "raised"
 TRACED = 6
 """So many calls are watched for the lines that they run."""
-KNOWN = "known.json"
-"""In the folder of the copies: the recipes of calls that failed before."""
-MOST = 3
-"""So many changes are told at most."""
+KNOWN, TEXT = "known.json", "{}.txt"
+"""In the folder of the copies: the recipes of calls that failed before, the text of a mend."""
+MOST_PARTS = 8
+"""So many copies of the process search at once at most."""
+MOST, EVERY = 3, 2**40
+"""So many changes are told at most; more than there are."""
 
 
 class TooSlow(Exception):
@@ -69,18 +72,18 @@ class TooSlow(Exception):
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TooSlow where what is done takes longer."""
+    """Raise TooSlow where what is done takes more of the processor's time, whoever else uses it."""
 
     def end(*_: Any) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again, should it be caught
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)  # again, should it be caught
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def outcome(implementation: Implementation, case: Case, longest: float = LONGEST) -> str:
@@ -124,23 +127,32 @@ def larger_calls(own: Implementation, dtype: str) -> Iterator[Case]:
 def failing_and_passing(
     own: Implementation, dtype: str, known: Sequence[Recipe]
 ) -> tuple[list[Case], list[Case]]:
-    """Calls that fail, the smallest first, and calls that are right."""
-    failing, passing = list[Case](), list[Case]()
+    """
+    Calls that fail, of one kind, the smallest first, and calls that are right. What raises an error
+    and what is wrong are two kinds, and what is known to fail says which is meant.
+    """
+    failing, passing = list[tuple[Case, bool]](), list[Case]()
 
     def sort(cases: Iterable[Case]) -> None:
         for case in cases:
-            if (kind := outcome(own, case)) not in SAYS_NOTHING:
-                (passing if kind == "passed" else failing).append(case)
+            if (kind := outcome(own, case)) == "passed":
+                passing.append(case)
+            elif kind not in SAYS_NOTHING:
+                failing.append((case, kind.startswith(RAISED)))
 
-    sort(chain((case_of(recipe, dtype) for recipe in known), calls_of(own, dtype)))
+    sort(case_of(recipe, dtype) for recipe in known)
+    meant = [is_raised for _, is_raised in failing]
+    sort(calls_of(own, dtype))
+    for seed in range(2, 2 + MORE_DRAWS):
+        if not failing:
+            sort(calls_of(own, dtype, seed))
     if not failing:
         sort(larger_calls(own, dtype))
     if failing:
-        alike = (case_of(recipe, dtype) for recipe in varied([x.recipe for x in failing]))
-        failing += [case for case in alike if outcome(own, case) not in ("passed", *SAYS_NOTHING)]
-    failing.sort(key=size_of)
-    passing.sort(key=size_of)
-    return failing[:MOST_FAILING], passing[:MOST_PASSING]
+        sort(case_of(recipe, dtype) for recipe in varied([x.recipe for x, _ in failing]))
+        meant = meant or sorted(is_raised for _, is_raised in failing)
+    found = [case for case, is_raised in failing if is_raised == meant[len(meant) // 2]]
+    return sorted(found, key=size_of)[:MOST_FAILING], sorted(passing, key=size_of)[:MOST_PASSING]
 
 
 def varied(recipes: Sequence[Recipe]) -> Iterator[Recipe]:
@@ -177,16 +189,27 @@ def is_right(own: Implementation, cases: list[Case], longest: float) -> bool:
     return True
 
 
-def reached_by(copies: Copies, cases: Sequence[Case]) -> Callable[[ast.stmt], bool]:
-    """Whether each of the first of these cases runs a statement of the file, loaded afresh."""
+def reached_by(
+    copies: Copies, failing: Sequence[Case], passing: Sequence[Case] = ()
+) -> list[Callable[[ast.stmt], bool]]:
+    """
+    Whether each of the first calls that fail runs a statement of the file, loaded afresh; before
+    that, whether none that passes does, too.
+    """
+
+    def run_by(cases: Sequence[Case]) -> list[set[int]]:
+        few = cases[:TRACED] if copies.path else ()
+        return [lines_run(copies.place, partial(call, case)) for case in few]
 
     def call(case: Case) -> None:
         if own := copies.original():
             outcome(own, case)
 
-    few = cases[:TRACED] if copies.path else ()
-    runs = [lines_run(copies.place, partial(call, case)) for case in few]
-    return reached_in(copies.text, runs) if runs else lambda _: True
+    runs, right = run_by(failing), set[int]().union(*run_by(passing))
+    if not runs:
+        return [lambda _: True]
+    is_reached = reached_in(copies.text, runs)
+    return [lambda own: own.lineno not in right and is_reached(own), is_reached][not right :]
 
 
 def first_wrong(
@@ -220,49 +243,67 @@ def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Te
     asks = os.getppid()
     sys.path.append(str(Path(parse_source(source).place).resolve().parent))
     own, failing, passing = first_wrong(loaded(source), dtype, name, Path(folder, KNOWN))
-    tell({"name": own.name, "failing": len(failing), "passing": len(passing)})
-    copies, at = Copies(own, folder), mmap(-1, 8)
-    is_reached, cases = reached_by(copies, failing), [*failing, *passing]
+    parts = 1 if devices() else min(MOST_PARTS, count_processors())
+    failed = {"failing": len(failing), "passing": len(passing)}
+    tell({"name": own.name, "parts": parts} | failed)
+    copies = Copies(own, folder)
+    reached, cases = reached_by(copies, failing, passing), [*failing, *passing]
     longest = min(LONGEST, max(SHORTEST, SLOWER * seconds_of(own, cases)))
+    begun, at = [begin] * parts, mmap(-1, 8 * parts)
 
-    def try_all() -> None:
-        changes = enumerate(islice(single_changes(copies.text, is_reached), begin, None), begin + 1)
-        for number, change in changes:
-            at[:8] = number.to_bytes(8)
-            tell({"tried": number})
+    def try_part(part: int) -> None:
+        copies.folder = str(Path(folder, str(part)))
+        Path(copies.folder).mkdir(exist_ok=True)
+        changes = enumerate(single_changes(copies.text, *reached), 1)
+        for number, change in islice(changes, begun[part], None):
+            if number % parts != part:
+                continue
+            at[8 * part : 8 * part + 8] = number.to_bytes(8)
+            tell({"part": part, "tried": number})
             faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.stderr)
             changed = changed_copy(copies, change)
-            fresh = calls_that_it_mends(changed, cases, dtype, longest)
+            fresh = calls_that_it_mends(own, changed, cases, dtype, longest)
             beside = left_beside(own, copies.written(change), dtype) if fresh else SPOILT
             if beside != SPOILT:
-                told = {"line": change.line, "words": change.words, "text": change.text}
+                Path(folder, TEXT.format(number)).write_text(change.text)
+                told = {"line": change.line, "words": change.words}
                 tell(told | {"fresh": fresh, "at": number, "beside": beside})
+        tell({"part": part, "tried": EVERY})
 
-    while not comes_to_its_end(try_all) and int.from_bytes(at[:8]) > begin:
-        begin = int.from_bytes(at[:8])
-        if os.getppid() != asks:
-            return
+    def goes_on(part: int) -> bool:
+        begun[part], before = int.from_bytes(at[8 * part : 8 * part + 8]), begun[part]
+        return begun[part] > before and os.getppid() == asks
+
+    work_in_copies(try_part, parts, goes_on)
 
 
 def seconds_of(own: Implementation, cases: Sequence[Case]) -> float:
     """How long the slowest of these calls takes."""
-    seconds = [time.perf_counter()]
+    seconds = [time.process_time()]
     for case in cases:
         outcome(own, case)
-        seconds.append(time.perf_counter())
+        seconds.append(time.process_time())
     return max(after - before for before, after in pairwise(seconds))
 
 
 def calls_that_it_mends(
-    changed: Implementation | None, cases: list[Case], dtype: str, longest: float
+    own: Implementation,
+    changed: Implementation | None,
+    cases: list[Case],
+    dtype: str,
+    longest: float,
 ) -> int:
-    """Count the fresh calls that are right too, where all others are and none of these is wrong."""
+    """
+    Count the fresh calls that are right too, where all others are and none of these is wrong, or
+    raises what it does not raise unchanged.
+    """
     if changed is None or not is_right(changed, cases, longest):
         return 0
     fresh = 0
     for case in chain(calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
         kind = outcome(changed, case)
-        if kind not in ("passed", *SAYS_NOTHING):
+        is_as_before = kind.startswith(RAISED) and kind == outcome(own, case)
+        if kind not in ("passed", *SAYS_NOTHING) and not is_as_before:
             return 0
         fresh += kind == "passed"
     return fresh
@@ -289,18 +330,26 @@ def left_beside(own: Implementation, changed: Implementation | None, dtype: str)
     return found
 
 
-def comes_to_its_end(work: Callable[[], None]) -> bool:
+def work_in_copies(work: Callable[[int], None], parts: int, goes_on: Callable[[int], bool]) -> None:
     """
-    Work in a copy of this process, which may end for it; beside a GPU, of which no copy can make
-    use, here.
+    Work at each part in a copy of this process, which may end for it and is then made anew; beside
+    a GPU, of which no copy can make use, here.
     """
     if devices():
-        work()
-        return True
+        work(0)
+        return
+    left = {copied(work, part): part for part in range(parts)}
+    while left:
+        process, status = os.wait()
+        if (part := left.pop(process, None)) is not None and status and goes_on(part):
+            left[copied(work, part)] = part
+
+
+def copied(work: Callable[[int], None], part: int) -> int:
     if child := os.fork():
-        return os.waitpid(child, 0)[1] == 0
+        return child
     try:
-        work()
+        work(part)
         os._exit(0)
     finally:
         os._exit(1)
@@ -338,20 +387,24 @@ def find_repairs(
     Path(folder, KNOWN).write_text(json.dumps([*known]))
     end = time.monotonic() + seconds
     found: dict[str, Any] = {"mend": [], "tried": 0, "all": False}
-    while time.monotonic() < end and len(found["mend"]) < most and not found["all"]:
-        begin = found["tried"]
+    while time.monotonic() < end and not found["all"]:
+        begin, reached = found["tried"], dict[int, int]()
         command = [sys.executable, "-m", "attnverify.repair", source, dtype, folder, name]
         with ended_at(end, [*command, str(begin)]) as child:
             for line in child.stdout or ():
-                take(found, json.loads(line))
-                if len(found["mend"]) == most:
-                    break
-            else:
-                child.wait()
+                take(found, json.loads(line), reached, folder)
+                if len(found["mend"]) >= most and is_passed(found["mend"][most - 1], reached):
+                    return found | {"mend": found["mend"][:most]}
+            child.wait()
         found["all"] = child.returncode == 0
         if "name" not in found and time.monotonic() < end:
             raise ValueError(f"{source}: it ends the process in which it is called")
-    return found
+    return found | {"mend": found["mend"][:most]}
+
+
+def is_passed(mend: dict[str, Any], reached: dict[int, int]) -> bool:
+    """Tell whether every copy has tried all changes before this one."""
+    return all(number >= mend["at"] for number in reached.values())
 
 
 @contextmanager
@@ -380,11 +433,17 @@ def ended_at(end: float, command: list[str]) -> Iterator["subprocess.Popen[str]"
         child.communicate()
 
 
-def take(found: dict[str, Any], told: dict[str, Any]) -> None:
-    """Add a line of the other process to what is found."""
+def take(found: dict[str, Any], told: dict[str, Any], reached: dict[int, int], folder: str) -> None:
+    """Add a line of the other processes to what is found, and to how far each has come."""
     if "refused" in told:
         raise ValueError(told["refused"])
     if "words" in told:
-        found["mend"].append(told)
-    else:
+        text = Path(folder, TEXT.format(told["at"])).read_text()
+        found["mend"] = sorted([*found["mend"], told | {"text": text}], key=lambda x: x["at"])
+    elif "parts" in told:
+        reached.update(dict.fromkeys(range(told.pop("parts")), 0))
         found.update(told)
+    else:
+        reached[told["part"]] = told["tried"]
+        if told["tried"] < EVERY:
+            found["tried"] = max(found["tried"], told["tried"])

@@ -57,7 +57,7 @@ def unseen(
     quick = passed(own, (*fixed_cases(name), *required_cases(name), *few))
     quick += [case for case in larger_calls(own, DTYPE) if outcome(own, case) == "passed"]
     more = passed(own, draw_recipes(name, "any", MORE, seed + 1))
-    found = [*single_changes(copies.text, reached_by(copies, quick))]
+    found = [*single_changes(copies.text, *reached_by(copies, quick))]
     random.Random(seed).shuffle(found)
     for number, change in enumerate(found[:changes], 1):
         new = changed_copy(copies, change)
