@@ -3,10 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.left_behind import environment_changes, modules_of_temporary_files
+
+FEW_CALLS = Path(__file__).parent / "support" / "few_calls"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,16 +64,24 @@ def mends_are_sought() -> None:
     """A run looks for the change that makes right what nothing explains."""
 
 
-@pytest.fixture(autouse=True)
-def real_calls_are_not_judged(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """
-    Calls of the sizes that models make are left out, whose bounds take two thirds of the time of a
-    green run, unless a test asks for them: what hangs on no size is seen by small ones.
+    Calls of the sizes that models make are left out, in what a module's tests share and in the
+    processes that they start too: their bounds take two thirds of the time of a green run, and what
+    hangs on no size is seen by small ones. The main job judges them, and a test that asks for them.
     """
-    if "real_calls_are_judged" not in request.fixturenames:
-        monkeypatch.setattr("attnverify.verdicts.shown.real_recipes", lambda *_: ())
+    with pytest.MonkeyPatch.context() as patch:
+        if not judges_real_calls(item):
+            patch.setattr("attnverify.verdicts.shown.real_recipes", lambda *_: ())
+            patch.setenv("PYTHONPATH", str(FEW_CALLS), prepend=os.pathsep)
+        return (yield)
+
+
+def judges_real_calls(item: pytest.Item) -> bool:
+    """Tell whether a test is of the main job, or starts it on another machine, or asks for them."""
+    asks = "real_calls_are_judged" in getattr(item, "fixturenames", ())
+    return asks or any(map(item.get_closest_marker, ("differential", "machines", "gpu")))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from attnverify import ROOT, __version__
-from tests.support.run_attnverify import in_a_process
+from tests.support.run_attnverify import in_a_process, report_in
 
 yaml = pytest.importorskip("yaml", reason="the extra test brings it")
 
@@ -94,6 +94,37 @@ def test_the_version_stands_once() -> None:
     assert in_a_process("--version").output.startswith(f"attnverify {__version__} ")
     for file in ("docs/conf.py", "CITATION.cff", "README.md"):
         assert __version__ not in (ROOT / file).read_text()
+
+
+PLAIN = ("-p", "no:cacheprovider", "-m", "differential", "tests/test_shifts.py")
+SHIFTS = ("backend=numpy_ref", "op=shift_right", "dtype=float32", "profile=quick")
+
+
+def cases_of(folder: Path, option: str, start: tuple[str, ...], *line: str) -> int:
+    """How many calls of one cell are judged by a run in a process of its own."""
+    told = *SHIFTS, f"report-json={folder / 'report.json'}", f"failures={folder / 'failures'}"
+    done = in_a_process("-k", "values", *(option + each for each in told), *line, start=start)
+    assert done.status == 0, done.output
+    (cell,) = report_in(folder / "report.json")["tallies"]
+    return int(cell["cases"])
+
+
+@pytest.mark.usefixtures("real_calls_are_judged")
+def test_the_main_job_judges_as_many_calls_as_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of the sizes that models make, which other tests leave out, are among them."""
+    monkeypatch.chdir(ROOT)
+    job = cases_of(tmp_path, "--attn-", ("-m", "pytest"), *PLAIN)
+    assert job == cases_of(tmp_path, "--", ("-m", "attnverify", "run"))
+
+
+def test_a_process_of_another_test_judges_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer = cases_of(tmp_path, "--", ("-m", "attnverify", "run"))
+    monkeypatch.delenv("PYTHONPATH")
+    assert 0 < fewer < cases_of(tmp_path, "--", ("-m", "attnverify", "run"))
 
 
 # The checkers, each with something that it must notice

@@ -120,7 +120,8 @@ def in_pytest(*arguments: str) -> Run:
 
 def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "attnverify")) -> Run:
     """``python -m attnverify ...`` in a process of its own."""
-    environment = {"COLUMNS": WIDE} | os.environ | {"PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"COLUMNS": WIDE} | os.environ | {"PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, *start, *arguments],
         capture_output=True,
