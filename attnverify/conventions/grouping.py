@@ -9,23 +9,22 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import reference_of, visible_keys
-from attnverify.conventions.visibility import both_ways, counting_itself
+from attnverify.conventions.visibility import both_ways, counting_itself, hidden_but
 
 grouped_attention, merge_attention = map(reference_of, ("grouped_attention", "merge_attention"))
 LN2 = float(np.log(2.0))
-Options = dict[str, Any]
+changed = partial(with_arguments, grouped_attention)
 
 
-def changed(**new: Any) -> Any:
-    return with_arguments(grouped_attention, **new)
+def in_turns(*names: str, axis: int = 1) -> Any:
+    """The heads of keys and values repeated as a whole: head h reads head h mod G."""
 
+    def repeated(name: str, x: Options) -> ndarray:
+        return np.concatenate([x[name]] * (x["query"].shape[1] // x[name].shape[axis]), axis)
 
-def in_turns(name: str) -> Any:
-    """The heads of keys or values repeated as a whole: head h reads head h mod G."""
-
-    return lambda x: np.tile(x[name], (1, x["query"].shape[1] // x[name].shape[1], 1, 1))
+    return {name: partial(repeated, name) for name in names}
 
 
 def from_the_start(x: Options) -> Any:
@@ -41,9 +40,7 @@ def without_own_key(x: Options) -> Any:
     given = {name: x.get(name) for name in ("offset", "lengths", "query_lengths")}
     shape = len(x["query"]), x["query"].shape[2], x["key"].shape[2]
     others = ~visible_keys(**dict(zip("BNM", shape, strict=True)), window=(0, 0), **given)[:, None]
-    if mask is None:
-        return others
-    return mask & others if mask.dtype == bool else np.where(others, mask, -np.inf)
+    return hidden_but(mask, others)
 
 
 def behind_the_mask(**x: Any) -> Any:
@@ -103,7 +100,7 @@ def looked_at(outputs: ndarray, lses: ndarray) -> Any:
 
 GROUPING: tuple[Row, ...] = (
     ("shared heads", "in turn", "query heads that read the heads of keys in turn",
-     changed(key=in_turns("key"), value=in_turns("value"))),
+     changed(**in_turns("key", "value"))),
     ("alignment", "starts", "rows aligned at the starts", changed(offset=from_the_start)),
     ("window counts", "the row's own key too", "a window that counts the row's own key",
      changed(window=counting_itself)),

@@ -13,6 +13,8 @@ import numpy as np
 from attnverify.conventions.references import reference_of
 
 Row = tuple[str, str, str, Callable[..., Any]]
+Options = dict[str, Any]
+"""What a call is given, by its name."""
 
 
 def opposite(mask: Any) -> Any:

@@ -1,30 +1,27 @@
 """Conventions of sequences that lie end to end: who sees whom, and what rows of none are."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.packing import POOLS, apart, heads_first, packed_pairs
-from attnverify.conventions.grouping import rows_of_results
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.grouping import in_turns, rows_of_results
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.visibility import both_ways, counting_itself
 from attnverify.spec.packed import OfSequences
 
 packed_attention = reference_of("packed_attention")
+changed = partial(with_arguments, packed_attention)
 grouped = {name: reference_of(f"grouped_attention{name}") for name in ("", "_grad")}
-Options = dict[str, Any]
 LEFT_OUT = (
     *("query_starts", "key_starts", "page_table", *POOLS.values()),
     *OfSequences.__annotations__,
 )
 """What the pairs are made of."""
-
-
-def changed(**new: Any) -> Any:
-    return with_arguments(packed_attention, **new)
 
 
 def seeing(pairs: Callable[[Options], ndarray], gradient: bool = False, once: bool = False) -> Any:
@@ -91,11 +88,6 @@ AS_ONE: dict[str, Callable[[Options], Any]] = {
 """All tokens as one sequence."""
 
 
-def in_turns(name: str) -> Any:
-    """The heads of keys or values repeated as a whole."""
-    return lambda x: np.tile(x[name], (1, x["query"].shape[1] // x[name].shape[1], 1))
-
-
 PACKING: tuple[Row, ...] = (
     ("sequences", "one", "sequences that see each other", changed(**AS_ONE)),
     ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
@@ -107,7 +99,7 @@ PACKING: tuple[Row, ...] = (
      seeing(in_the_whole_array)),
     ("lengths", "ignored", "lengths ignored", changed(lengths=lambda x: None)),
     ("shared heads", "in turn", "query heads that read the heads of keys in turn",
-     changed(key=in_turns("key"), value=in_turns("value"))),
+     changed(**in_turns("key", "value"))),
     ("window counts", "the row's own key too", "a window that counts the row's own key",
      changed(window=counting_itself)),
     ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),

@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import reference_of
 
 rotary_embedding = reference_of("rotary_embedding")
-Options = dict[str, Any]
-
-
-def changed(**new: Callable[[Options], Any]) -> Callable[..., Any]:
-    return with_arguments(rotary_embedding, **new)
+changed = partial(with_arguments, rotary_embedding)
 
 
 def pairs(x: Options) -> int:

@@ -6,11 +6,10 @@ name.
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import visible_keys
-
-Options = dict[str, Any]
 
 
 def one_less(count: int | None) -> int | None:
@@ -38,6 +37,13 @@ def from_all_keys(x: Options) -> Any:
     """The ends aligned, of all keys and rows, whatever their lengths say."""
     aligned = np.full(x["B"], x["M"] - x["N"])
     return aligned if x.get("offset") is None else x.get("offset")
+
+
+def hidden_but(mask: Any, pairs: ndarray) -> ndarray:
+    """Return a mask, a float one or none, with all hidden that is not among the pairs."""
+    if mask is None:
+        return pairs
+    return mask & pairs if mask.dtype == bool else np.where(pairs, mask, -np.inf)
 
 
 def beyond_the_window(**x: Any) -> Any:

@@ -28,6 +28,7 @@ FAULT_KINDS = ("scale", "softmax", "masks", "causal", "blocks", "layout", "dropo
            "layers", "backward", "numerics", "state", "side effects", "refusals")  # fmt: skip
 
 ALL = ("float64", "float32", "float16", "bfloat16")
+OURS = "this project"
 
 
 @dataclass(frozen=True)

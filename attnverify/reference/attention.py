@@ -42,11 +42,15 @@ def exponentials(score: ndarray, visible: ndarray) -> ndarray:
     return np.where(visible, np.exp(score - np.where(top == HIDDEN, 0, top)), 0)
 
 
+def over_sum(e: ndarray) -> ndarray:
+    """The share of each number in the sum of its row; 0 where the sum is."""
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
+
+
 def weigh(score: ndarray, visible: ndarray) -> ndarray:
     """Softmax over the keys that a row sees; 0 in a row that sees none."""
-    e = exponentials(score, visible)
-    total = e.sum(axis=-1, keepdims=True)
-    return np.where(visible, e / np.where(total == 0, 1, total), 0)
+    return np.where(visible, over_sum(exponentials(score, visible)), 0)
 
 
 def drop(weights: ndarray, keep: ndarray | None, p: float) -> ndarray:

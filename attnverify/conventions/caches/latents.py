@@ -1,23 +1,20 @@
 """Conventions of latents that all heads share: what the scale is, and which channels are values."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnverify.catalogue.packing import heads_first
 from attnverify.conventions.grouping import GROUPING_ANSWERS, from_the_start, rows_of_results
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.visibility import both_ways, counting_itself
 
 latent_attention = reference_of("latent_attention")
+changed = partial(with_arguments, latent_attention)
 grouped_attention = reference_of("grouped_attention")
-Options = dict[str, Any]
 PARTS = ("query_rope", "latent", "key_rope")
-
-
-def changed(**new: Any) -> Any:
-    return with_arguments(latent_attention, **new)
 
 
 def widths(x: Options) -> tuple[int, int]:

@@ -6,18 +6,14 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.conventions.grouping import rows_of_results
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.grouping import in_turns, rows_of_results
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.packing import PACKING_ANSWERS
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.visibility import both_ways, counting_itself
 
 paged_attention = reference_of("paged_attention")
-Options = dict[str, Any]
-
-
-def changed(**new: Any) -> Any:
-    return with_arguments(paged_attention, **new)
+changed = partial(with_arguments, paged_attention)
 
 
 def there(x: Options, table: Any = None) -> ndarray:
@@ -93,11 +89,6 @@ def heads_outside(name: str, x: Options) -> ndarray:
     return np.asarray(x[name].reshape(Z, G, W, D).swapaxes(1, 2))
 
 
-def in_turns(name: str) -> Any:
-    """The heads of keys or values repeated as a whole."""
-    return lambda x: np.tile(x[name], (1, 1, x["query"].shape[1] // x[name].shape[2], 1))
-
-
 PAGING: tuple[Row, ...] = (
     ("page layout", "heads before slots", "pages read as if heads lay before slots",
      changed(key_pages=partial(heads_outside, "key_pages"), value_pages=partial(heads_outside,
@@ -128,7 +119,7 @@ PAGING: tuple[Row, ...] = (
      changed(lengths=with_next_page, page_table=there, offset=own_places)),
     ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
     ("shared heads", "in turn", "query heads that read the heads of keys in turn",
-     changed(key_pages=in_turns("key_pages"), value_pages=in_turns("value_pages"))),
+     changed(**in_turns("key_pages", "value_pages", axis=2))),
     ("window counts", "the row's own key too", "a window that counts the row's own key",
      changed(window=counting_itself, page_table=there)),
     ("window counts", "both sides", "a left window on both sides", changed(window=both_ways)),

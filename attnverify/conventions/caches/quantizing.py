@@ -11,12 +11,8 @@ from attnverify.conventions.layer_rows import Row, with_arguments
 from attnverify.conventions.references import reference_of
 
 dequantize = reference_of("dequantize")
-Options = dict[str, Any]
+changed = partial(with_arguments, dequantize)
 INT8, FLOAT8 = "int8", "float8_e4m3fn"
-
-
-def changed(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(dequantize, **new)
 
 
 def times(numbers: Callable[[ndarray], ndarray], stored_as: str, /, **x: Any) -> Any:

@@ -1,5 +1,6 @@
 """Conventions of chosen blocks: what a choice names, and what none is."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,16 +8,12 @@ from numpy import ndarray
 
 from attnverify.conventions.caches.latents import ALSO_GROUPED
 from attnverify.conventions.grouping import GROUPING_ANSWERS, from_the_start, rows_of_results
-from attnverify.conventions.layer_rows import Row, with_arguments
+from attnverify.conventions.layer_rows import Options, Row, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.visibility import both_ways, counting_itself
 
 selected_attention = reference_of("selected_attention")
-Options = dict[str, Any]
-
-
-def changed(**new: Any) -> Any:
-    return with_arguments(selected_attention, **new)
+changed = partial(with_arguments, selected_attention)
 
 
 def heads_of_group(x: Options) -> int:

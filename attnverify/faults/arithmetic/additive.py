@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.faults.changes import along, first, of_part
 from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients
 
 SCORE, GRAD = "additive_score: w . tanh(W q + W k)", "additive_attention_grad"
+BACK = gradients.additive_attention_grad
 
 
 @fault("additive", "an output squeezed and broadcast back",
@@ -25,30 +27,12 @@ def additive_attention_squeezed_queries(query: ndarray, key: ndarray, **given: A
     return attention.additive_attention(query, key, **given, score=score)
 
 
-@fault("additive", "a gradient by w_score of the first batch alone",
-       source="this project", clause=GRAD, reveals="B > 1")  # fmt: skip
-def additive_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
-    grads = list(gradients.additive_attention_grad(d_output, **given))
-    first = np.where(np.arange(len(d_output))[:, None, None] == 0, d_output, 0)
-    grads[5] = gradients.additive_attention_grad(first, **given)[5]
-    return tuple(grads)
-
-
 @fault("additive", "gradients of the two projections exchanged where they fit",
        source="this project", clause=GRAD, reveals="Q = K")  # fmt: skip
 def additive_attention_grad_projections_exchanged(**given: Any) -> Any:
     grads = list(gradients.additive_attention_grad(**given))
     if grads[3].shape == grads[4].shape:
         grads[3], grads[4] = grads[4], grads[3]
-    return tuple(grads)
-
-
-@fault("additive", "a gradient by key that lacks the last query",
-       source="this project", clause=GRAD, reveals="any")  # fmt: skip
-def additive_attention_grad_without_last_query(d_output: ndarray, **given: Any) -> Any:
-    grads = list(gradients.additive_attention_grad(d_output, **given))
-    cut = np.where(np.arange(d_output.shape[1])[:, None] == d_output.shape[1] - 1, 0, d_output)
-    grads[1] = gradients.additive_attention_grad(cut, **given)[1]
     return tuple(grads)
 
 
@@ -77,4 +61,8 @@ add_faults("additive", (
      {"slope": lambda z, t: 1 - z * z}),
     ("additive_attention_grad_without_slope", "no slope of the tanh", "this project", GRAD,
      "sums that are not small", {"slope": lambda z, t: np.ones_like(t)}),
+    ("additive_attention_grad_first_batch", "a gradient by w_score of the first batch alone",
+     "this project", GRAD, "B > 1", of_part(BACK, [5], first(1))),
+    ("additive_attention_grad_without_last_query", "a gradient by key that lacks the last query",
+     "this project", GRAD, "any", of_part(BACK, [1], along(1, lambda i, N: i < N - 1))),
 ))  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.faults.changes import with_outputs
 from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, layers
 
@@ -44,14 +45,6 @@ def shifted(weights: ndarray, keep: Any, p: float, block: int = 64) -> ndarray:
         keep if keep is None or keep.shape[-1] <= block else np.roll(keep, block, axis=-1),
         p,
     )
-
-
-@fault("dropout", "the weights returned are those before the dropout",
-       source="this project", clause="multi_head_attention, clause 5",
-       reveals="p > 0")  # fmt: skip
-def multi_head_attention_weights_undropped(**given: Any) -> Any:
-    output, _ = layers.multi_head_attention(**given)
-    return output, layers.multi_head_attention(**given | {"keep": None, "p": 0.0})[1]
 
 
 @fault("dropout", "what arrives at the weights passes no dropout",
@@ -107,4 +100,9 @@ add_faults("dropout", (
     ("alibi_multi_head_attention_first_draw", "the first entry's draw for the whole batch",
      "this project", "alibi_multi_head_attention, clause 4", "p > 0, B > 1", lambda keep=None,
      **given: layers.alibi_multi_head_attention(**given, keep=None if keep is None else keep[:1])),
+    ("multi_head_attention_weights_undropped",
+     "the weights returned are those before the dropout", "this project",
+     "multi_head_attention, clause 5", "p > 0",
+     with_outputs(layers.multi_head_attention, {1: lambda w, x: layers.multi_head_attention(**x |
+      {"keep": None, "p": 0.0})[1]})),
 ))  # fmt: skip

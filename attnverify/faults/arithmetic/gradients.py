@@ -9,7 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
+from attnverify.faults.changes import exchanged, with_outputs
 from attnverify.faults.registry import add_faults, fault
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, gradients
 
 SOFTMAX = "the gradient of the softmax, w (dw - sum w dw)"
@@ -40,24 +42,6 @@ def scaled_dot_product_attention_grad_mean_undropped(**given: Any) -> Any:
         return gradients.row_mean(weights, d_plain)
 
     return gradients.scaled_dot_product_attention_grad(**given, row_mean=mean)
-
-
-@fault("backward", "a key whose gradient is not scaled", source="this project",
-       clause=SDPA, reveals="D > 1")  # fmt: skip
-def scaled_dot_product_attention_grad_key_unscaled(query: ndarray, **given: Any) -> Any:
-    D = query.shape[-1]
-    return gradients.scaled_dot_product_attention_grad(
-        query=query, **given, key_grad=lambda d, v, q: gradients.key_grad(d, v, q) * D**0.5
-    )
-
-
-@fault("backward", "a query whose gradient is not scaled", source="this project",
-       clause=ALIBI, reveals="D > 1")  # fmt: skip
-def alibi_attention_grad_query_unscaled(query: ndarray, **given: Any) -> Any:
-    D = query.shape[-1]
-    return gradients.alibi_attention_grad(
-        query=query, **given, query_grad=lambda d, v, k: gradients.query_grad(d, v, k) * D**0.5
-    )
 
 
 def mask_unsummed(d_score: ndarray, mask: Any) -> Any:
@@ -94,12 +78,8 @@ def hidden_share(score: ndarray, visible: ndarray) -> ndarray:
     )
 
 
-@fault("backward", "gradients in another order", source="this project",
-       clause="one gradient per differentiable input, in their order",
-       reveals="D = E")  # fmt: skip
-def scaled_dot_product_attention_grad_key_and_value_exchanged(**given: Any) -> Any:
-    d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**given)
-    return d_query, d_value, d_key, *others
+def unscaled(d: ndarray, given: Inputs) -> Any:
+    return d * given["query"].shape[-1] ** 0.5
 
 
 add_faults("backward", (
@@ -150,4 +130,12 @@ add_faults("backward", (
      "head 0's keys for all heads in the query's gradient", "this project", XL, "H > 1",
      lambda **given: gradients.alibi_attention_grad( **given, query_grad=lambda d, visible, key:
      gradients.query_grad( d, visible, np.broadcast_to(key[:, :1], key.shape) ), )),
+    ("scaled_dot_product_attention_grad_key_unscaled", "a key whose gradient is not scaled",
+     "this project", SDPA, "D > 1",
+     with_outputs(gradients.scaled_dot_product_attention_grad, {1: unscaled})),
+    ("alibi_attention_grad_query_unscaled", "a query whose gradient is not scaled",
+     "this project", ALIBI, "D > 1", with_outputs(gradients.alibi_attention_grad, {0: unscaled})),
+    ("scaled_dot_product_attention_grad_key_and_value_exchanged", "gradients in another order",
+     "this project", "one gradient per differentiable input, in their order", "D = E",
+     exchanged(gradients.scaled_dot_product_attention_grad, 1, 2)),
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from numpy import ndarray
 from attnverify.catalogue.dtypes import round_to, tiny
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import widened
+from attnverify.faults.changes import with_outputs
 from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 
@@ -111,14 +112,6 @@ def bfloat16_partials(weights: ndarray, visible: ndarray, value: ndarray) -> nda
     return round_to(parts[0], "bfloat16") + round_to(parts[1], "bfloat16")
 
 
-@fault("numerics", "an output half of which passed through bfloat16",
-       source="this project", clause=CLAIM, reveals="a finer dtype than bfloat16",
-       wrong_in=("float64", "float32", "float16"))  # fmt: skip
-def transformer_xl_bfloat16_output(x: ndarray, **given: Any) -> Any:
-    hidden, mems = layers.transformer_xl(x, **given)
-    return (round_to(hidden, "bfloat16") + hidden) / 2, mems
-
-
 add_faults("numerics", (
     ("scaled_dot_product_attention_half_sums", "products summed in float16",
      "metal-flash-attention #8", CLAIM, "products near 65504; many terms",
@@ -185,4 +178,8 @@ add_faults("numerics", (
      CLAIM, "a mean far from 0", {"norm": one_pass}),
     ("learned_relative_attention_bfloat16_partials", "partial results of split keys in bfloat16",
      "this project", CLAIM, "M > 1", {"mix": bfloat16_partials}),
+    ("transformer_xl_bfloat16_output", "an output half of which passed through bfloat16",
+     "this project", CLAIM, "a finer dtype than bfloat16",
+     with_outputs(layers.transformer_xl, {0: lambda y, x: (round_to(y, "bfloat16") + y) / 2}),
+     {"wrong_in": ("float64", "float32", "float16")}),
 ))  # fmt: skip

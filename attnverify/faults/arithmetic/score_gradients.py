@@ -1,83 +1,33 @@
 """Faults of the gradients of the parts: scores, softmax, dropout, shifts and the memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.registry import add_faults, fault
+from attnverify.conventions.references import reference_of as right
+from attnverify.faults.changes import exchanged, of_part, with_outputs
+from attnverify.faults.registry import OURS, add_faults, fault
+from attnverify.inputs.recipe import Inputs
 
-OURS = "this project"
-
-
-def right(name: str) -> Callable[..., Any]:
-    """An operation as it should be."""
-    return CATALOGUE[name].reference
+ONCE = "the scale is that of the score: once, on each of the two"
+PRODUCT, TRANSFORMER_XL = right("scaled_dot_product_score_grad"), right("transformer_xl_score_grad")
 
 
-@fault("backward", "the gradient by the query doubled", source=OURS,
-       clause="the scale is that of the score: once, on each of the two",
-       reveals="any input")  # fmt: skip
-def scaled_dot_product_score_grad_doubled_query(**given: Any) -> Any:
-    d_query, d_key = right("scaled_dot_product_score_grad")(**given)
-    return 2 * d_query, d_key
+def unscaled(d: ndarray, given: Inputs) -> Any:
+    return d * np.sqrt(given["query"].shape[-1])
 
 
-@fault("backward", "no scale on the gradient by the key", source=OURS,
-       clause="the scale is that of the score: once, on each of the two",
-       reveals="D > 1")  # fmt: skip
-def scaled_dot_product_score_grad_unscaled_key(**given: Any) -> Any:
-    d_query, d_key = right("scaled_dot_product_score_grad")(**given)
-    return d_query, d_key * np.sqrt(given["query"].shape[-1])
-
-
-@fault("backward", "the weights' gradients of the first batch entry alone",
-       source=OURS,
-       clause="the weights' gradients are summed over the leading axes too",
-       reveals="leading axes of more than one entry")  # fmt: skip
-def additive_score_grad_first_batch(d_output: ndarray, query: ndarray, **given: Any) -> Any:
-    alone = np.zeros_like(d_output)
-    lead = (0,) * (d_output.ndim - 2)
+def of_first_entry(d_output: ndarray) -> ndarray:
+    """The first of all leading axes alone."""
+    alone, lead = np.zeros_like(d_output), (0,) * (d_output.ndim - 2)
     alone[lead] = d_output[lead]
-    d_query, d_key, *_ = right("additive_score_grad")(d_output, query, **given)
-    return d_query, d_key, *right("additive_score_grad")(alone, query, **given)[2:]
+    return alone
 
 
-@fault("backward", "the gradient of the position score before the shift was undone",
-       source=OURS, clause="its way back through the shift", reveals="N > 1")  # fmt: skip
-def transformer_xl_score_grad_shift_kept(**given: Any) -> Any:
-    d_query, d_key, *_ = right("transformer_xl_score_grad")(**given)
-    shifted = right("rel_shift")(given["d_output"])
-    _, _, d_position, *rest = right("transformer_xl_score_grad")(**given | {"d_output": shifted})
-    return d_query, d_key, d_position, *rest
-
-
-@fault("backward", "the gradients of u and v exchanged", source=OURS,
-       clause="u belongs to the content, v to the position", reveals="any input")  # fmt: skip
-def transformer_xl_score_grad_biases_exchanged(**given: Any) -> Any:
-    *rest, d_u, d_v = right("transformer_xl_score_grad")(**given)
-    return *rest, d_v, d_u
-
-
-@fault("backward", "the position's bias beyond the scale", source=OURS,
-       clause="the scale is on the sum, the position terms included",
-       reveals="D > 1")  # fmt: skip
-def learned_relative_score_grad_unscaled_bias(**given: Any) -> Any:
-    d_query, d_key, d_table, d_bias, d_query_bias = right("learned_relative_score_grad")(**given)
-    return d_query, d_key, d_table, d_bias * np.sqrt(given["query"].shape[-1]), d_query_bias
-
-
-@fault("backward", "no row mean in the softmax's gradient", source=OURS,
-       clause="the gradient of the softmax, w (dw - sum w dw)", reveals="M > 1")  # fmt: skip
-def softmax_grad_without_mean(
-    d_output: ndarray, score: ndarray, mask: ndarray | None = None
-) -> Any:
-    weights = right("softmax")(score, mask)
-    d_score = np.where(weights > 0, weights * d_output, 0)
-    found = right("softmax_grad")(d_output, score, mask)
-    return d_score, *found[1:]
+def without_mean(d_score: ndarray, given: Inputs) -> ndarray:
+    weights = right("softmax")(given["score"], given["mask"])
+    return np.where(weights > 0, weights * given["d_output"], 0)
 
 
 @fault("backward", "the gradient flows on into the segment", source="this project",
@@ -104,4 +54,25 @@ add_faults("backward", (
     ("rel_shift_grad_once_more", "the gradient shifted once more, not back", OURS,
      "every number goes back to where it was read", "N > 1",
      lambda d_output, x: (right("rel_shift")(d_output),)),
+    ("scaled_dot_product_score_grad_doubled_query", "the gradient by the query doubled", OURS, ONCE,
+     "any input", with_outputs(PRODUCT, {0: lambda d, x: 2 * d})),
+    ("scaled_dot_product_score_grad_unscaled_key", "no scale on the gradient by the key", OURS,
+     ONCE, "D > 1", with_outputs(PRODUCT, {1: unscaled})),
+    ("additive_score_grad_first_batch", "the weights' gradients of the first batch entry alone",
+     OURS, "the weights' gradients are summed over the leading axes too",
+     "leading axes of more than one entry",
+     of_part(right("additive_score_grad"), (2, 3, 4), of_first_entry)),
+    ("transformer_xl_score_grad_shift_kept",
+     "the gradient of the position score before the shift was undone", OURS,
+     "its way back through the shift", "N > 1",
+     of_part(TRANSFORMER_XL, (2, 3, 4), right("rel_shift"))),
+    ("transformer_xl_score_grad_biases_exchanged", "the gradients of u and v exchanged", OURS,
+     "u belongs to the content, v to the position", "any input",
+     exchanged(TRANSFORMER_XL, -2, -1)),
+    ("learned_relative_score_grad_unscaled_bias", "the position's bias beyond the scale", OURS,
+     "the scale is on the sum, the position terms included", "D > 1",
+     with_outputs(right("learned_relative_score_grad"), {3: unscaled})),
+    ("softmax_grad_without_mean", "no row mean in the softmax's gradient", OURS,
+     "the gradient of the softmax, w (dw - sum w dw)", "M > 1",
+     with_outputs(right("softmax_grad"), {0: without_mean})),
 ))  # fmt: skip

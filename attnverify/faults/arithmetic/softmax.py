@@ -83,22 +83,19 @@ def exp_floor(score: ndarray, visible: ndarray) -> ndarray:
 
 def without_maximum(score: ndarray, visible: ndarray) -> ndarray:
     e = np.where(visible, np.exp(score.astype(np.float32)).astype(np.float64), 0)
-    total = e.sum(axis=-1, keepdims=True)
-    return e / np.where(total == 0, 1, total)
+    return attention.over_sum(e)
 
 
 def global_maximum(score: ndarray, visible: ndarray) -> ndarray:
     top = np.where(visible, score, HIDDEN).max()
     e = np.where(visible, np.exp((score - top).astype(np.float32)).astype(np.float64), 0)
-    total = e.sum(axis=-1, keepdims=True)
-    return e / np.where(total == 0, 1, total)
+    return attention.over_sum(e)
 
 
 def maximum_of_all(score: ndarray, visible: ndarray) -> ndarray:
     top = score.max(axis=-1, keepdims=True)
     e = np.where(visible, np.exp(score - np.where(np.isfinite(top), top, 0)), 0)
-    total = e.sum(axis=-1, keepdims=True)
-    return np.where(visible, e / np.where(total == 0, 1, total), 0)
+    return np.where(visible, attention.over_sum(e), 0)
 
 
 def empty_rows(fill: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.faults.changes import where_given, with_outputs
 from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import attention, gradients, layers
 
@@ -42,39 +43,15 @@ def parts_in_heads(y: ndarray, H: int) -> list[ndarray]:
     return [part.reshape(B, N, F // 3) for part in np.moveaxis(y.reshape(B, N, H, 3, -1), 3, 0)]
 
 
-@fault("layout", "tables of one head's width read as one of all",
-       source="this project", clause="learned_relative_score",
-       reveals="H > 1, D > 1")  # fmt: skip
-def relative_multi_head_attention_table_axes(parameters: Any, **given: Any) -> Any:
-    table = parameters["key_pos_embeddings"]
+def of_all_heads(own: Any, given: Any) -> Any:
+    """Tables of one head's width read as one of all."""
+    table = own["key_pos_embeddings"]
     turned = table.reshape(table.shape[0], table.shape[2], table.shape[1]).swapaxes(1, 2)
-    return layers.relative_multi_head_attention(
-        parameters=parameters | {"key_pos_embeddings": turned}, **given
-    )
+    return own | {"key_pos_embeddings": turned}
 
 
-@fault("layout", "weights transposed where N = M", source="this project",
-       clause="multi_head_attention, clause 4", reveals="N = M > 1")  # fmt: skip
-def multi_head_attention_weights_transposed(**given: Any) -> Any:
-    output, weights = layers.multi_head_attention(**given)
-    return output, weights.mT if weights.shape[-1] == weights.shape[-2] else weights
-
-
-@fault("layout", "weights averaged over the heads",
-       source="PyTorch, average_attn_weights",
-       clause="multi_head_attention, clause 4", reveals="any")  # fmt: skip
-def multi_head_self_attention_weights_averaged(**given: Any) -> Any:
-    output, weights = layers.multi_head_self_attention(**given)
-    return output, weights.mean(axis=1)
-
-
-@fault("layout", "a square projection without its transpose", source="this project",
-       clause="weights as in torch.nn.Linear", reveals="K = F > 1")  # fmt: skip
-def self_attention_square_projection(x: Any, parameters: Any, mask: Any = None) -> Any:
-    w = parameters["w_query"]
-    return layers.self_attention(
-        x, parameters | {"w_query": w.T if w.shape[0] == w.shape[1] else w}, mask
-    )
+def turned_where_square(x: ndarray) -> ndarray:
+    return x.mT if x.shape[-1] == x.shape[-2] else x
 
 
 def as_if_contiguous(x: Any) -> Any:
@@ -166,4 +143,18 @@ add_faults("layout", (
      "this project", "transformer_xl_layer, clause 1", "any", {"parts": query_value_key}),
     ("transformer_xl_layer_parts_in_heads", "a joint projection split head by head",
      "this project", "transformer_xl_layer, clause 1", "H > 1", {"parts": parts_in_heads}),
+    ("relative_multi_head_attention_table_axes",
+     "tables of one head's width read as one of all", "this project", "learned_relative_score",
+     "H > 1, D > 1",
+     where_given(layers.relative_multi_head_attention, parameters=of_all_heads)),
+    ("multi_head_attention_weights_transposed", "weights transposed where N = M", "this project",
+     "multi_head_attention, clause 4", "N = M > 1",
+     with_outputs(layers.multi_head_attention, {1: lambda w, x: turned_where_square(w)})),
+    ("multi_head_self_attention_weights_averaged", "weights averaged over the heads",
+     "PyTorch, average_attn_weights", "multi_head_attention, clause 4", "any",
+     with_outputs(layers.multi_head_self_attention, {1: lambda w, x: w.mean(axis=1)})),
+    ("self_attention_square_projection", "a square projection without its transpose",
+     "this project", "weights as in torch.nn.Linear", "K = F > 1",
+     where_given(layers.self_attention, parameters=lambda own, x: own |
+      {"w_query": turned_where_square(own["w_query"])})),
 ))  # fmt: skip

@@ -9,10 +9,13 @@ import numpy as np
 
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.faults.adapter import widened
-from attnverify.faults.registry import add_faults, fault
+from attnverify.faults.registry import OURS, add_faults
 from attnverify.reference import attention, gradients
 
-OURS = "this project"
+EACH, TOGETHER = (
+    "one gradient per differentiable input",
+    "key and value that share their memory",
+)
 ANYWHERE = "a call depends on its numbers, wherever they lie"
 
 
@@ -28,24 +31,15 @@ def _read_by_lines(operation: str, name: str, **given: Any) -> Any:
     return getattr(attention, operation)(**wide, **{name: _lines_of(given[name])})
 
 
-@fault("layout", "one tensor as key and as value, whose gradients are both the sum",
-       source=OURS, clause="one gradient per differentiable input",
-       reveals="key and value that share their memory", raw=True)  # fmt: skip
-def scaled_dot_product_attention_grad_shared_key(key: Any, value: Any, **given: Any) -> Any:
-    wide = map_leaves(widened, {"key": key, "value": value, **given})
-    d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**wide)
-    if np.shares_memory(key, value):
-        d_key = d_value = d_key + d_value
-    return d_query, d_key, d_value, *others
+def _shared(gradient: Any, change: Any) -> Any:
+    """Gradients by key and value that are changed where these are one tensor."""
 
+    def wrong(**given: Any) -> Any:
+        d_query, *both = gradient(**map_leaves(widened, given))
+        is_one = np.shares_memory(given["key"], given["value"])
+        return d_query, *(change(*both[:2]) if is_one else both[:2]), *both[2:]
 
-@fault("layout", "one tensor as key and as value, whose gradient is counted once",
-       source=OURS, clause="one gradient per differentiable input",
-       reveals="key and value that share their memory", raw=True)  # fmt: skip
-def alibi_attention_grad_shared_key(key: Any, value: Any, **given: Any) -> Any:
-    wide = map_leaves(widened, {"key": key, "value": value, **given})
-    d_query, d_key, d_value = gradients.alibi_attention_grad(**wide)
-    return d_query, d_key, np.zeros_like(d_value) if np.shares_memory(key, value) else d_value
+    return wrong
 
 
 add_faults("layout", (
@@ -58,4 +52,12 @@ add_faults("layout", (
      "values read line by line where their width is not last in memory", OURS, ANYWHERE,
      "values stored [B H E M]",
      lambda **given: _read_by_lines("transformer_xl_attention", "value", **given), {"raw": True}),
+    ("scaled_dot_product_attention_grad_shared_key",
+     "one tensor as key and as value, whose gradients are both the sum", OURS, EACH, TOGETHER,
+     _shared(gradients.scaled_dot_product_attention_grad, lambda d_key, d_value: [d_key + d_value] *
+      2), {"raw": True}),
+    ("alibi_attention_grad_shared_key",
+     "one tensor as key and as value, whose gradient is counted once", OURS, EACH, TOGETHER,
+     _shared(gradients.alibi_attention_grad, lambda d_key, d_value: (d_key,
+      np.zeros_like(d_value))), {"raw": True}),
 ))  # fmt: skip

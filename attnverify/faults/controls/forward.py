@@ -30,8 +30,7 @@ def power_of_two(score: ndarray, visible: ndarray) -> ndarray:
     top = np.where(visible, score, HIDDEN).max(axis=-1, keepdims=True)
     below = score - np.where(top == HIDDEN, 0, top)
     weight = np.where(visible, np.exp2(below * math.log2(math.e)), 0)
-    total = weight.sum(axis=-1, keepdims=True)
-    return weight / np.where(total == 0, 1, total)
+    return attention.over_sum(weight)
 
 
 def sorted_keys(score: ndarray, visible: ndarray) -> ndarray:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.registry import add_faults, fault
+from attnverify.conventions.references import reference_of
+from attnverify.faults.changes import where_given, with_outputs, with_parts
+from attnverify.faults.registry import OURS, add_faults
 from attnverify.reference import layers as staged
 from attnverify.reference.layers import feed_forward, layer_norm
 
-OURS = "this project"
 CLAUSE, BACKWARD = "transformer_xl_layer, clause 6", "transformer_xl_layer_grad, clause 4"
 FED = "a feed-forward"
 LAYER = "transformer_xl_layer_grad"
@@ -43,22 +44,22 @@ def feed_pre_norm(x: ndarray, parameters: Given, eps: float) -> ndarray:
     return x + feed_forward(normed, parameters, eps, **unchanged)
 
 
-@fault("layers", "the first map's weight not transposed where it is square",
-       source=OURS, clause="weights as in torch.nn.Linear",
-       reveals=f"{FED} with I = F > 1")  # fmt: skip
-def transformer_xl_layer_inner_transposed(**given: Any) -> Any:
-    def turned(p: Given) -> Given:
-        weight = p["ff_in.weight"]
-        return p | {"ff_in.weight": weight.T} if weight.shape[0] == weight.shape[1] else p
-
-    return layer_with(given, turned)
+def turned(p: Given) -> Given:
+    """The first map's weight not transposed where it is square."""
+    weight = p["ff_in.weight"]
+    return p | {"ff_in.weight": weight.T} if weight.shape[0] == weight.shape[1] else p
 
 
-@fault("layers", "the first layer's feed-forward in all layers", source=OURS,
-       clause="transformer_xl, clause 1", reveals=f"{FED}, L > 1")  # fmt: skip
-def transformer_xl_shared_feed_forward(parameters: Any, **given: Any) -> Any:
+def of_first_layer(parameters: Any, given: Given) -> Any:
+    """The first layer's feed-forward in all layers."""
     first = {name: x for name, x in parameters[0].items() if name.startswith("ff_")}
-    return staged.transformer_xl(parameters=[each | first for each in parameters], **given)
+    return [each | first for each in parameters]
+
+
+def half_of_inner(d: Any, given: Given) -> Any:
+    """Half of the gradient by the first map in the last layer."""
+    half = {name: x / 2 for name, x in d[-1].items() if name == "ff_in.weight"}
+    return [*d[:-1], d[-1] | half]
 
 
 # backward
@@ -107,22 +108,6 @@ def layer_backward(given: Given, **changed: Any) -> Any:
     return *d_inputs[:2], {name: grads[name] for name in parameters}, *d_inputs[3:]
 
 
-@fault("backward", "no gradient of the second map's bias", source=OURS,
-       clause=BACKWARD, reveals=f"{FED}, biases")  # fmt: skip
-def transformer_xl_layer_grad_without_outer_bias(**given: Any) -> Any:
-    d_x, d_position, d_parameters, *rest = layer_backward(given)
-    bias = {name: 0 * x for name, x in d_parameters.items() if name == "ff_out.bias"}
-    return d_x, d_position, d_parameters | bias, *rest
-
-
-@fault("backward", "half of the gradient by the first map in the last layer",
-       source=OURS, clause="transformer_xl_grad, clause 1", reveals=FED)  # fmt: skip
-def transformer_xl_grad_half_of_inner(**given: Any) -> Any:
-    d_x, d_parameters, *rest = CATALOGUE["transformer_xl_grad"].reference(**given)
-    half = {n: x / 2 for n, x in d_parameters[-1].items() if n == "ff_in.weight"}
-    return d_x, [*d_parameters[:-1], d_parameters[-1] | half], *rest
-
-
 add_faults("layers", (
     ("transformer_xl_layer_without_relu", "no ReLU between the two maps", OURS, CLAUSE, FED,
      lambda **given: layer(given, activation=lambda a: a)),
@@ -151,6 +136,13 @@ add_faults("layers", (
      "Keras, LayerNormalization's epsilon of 1e-3", CLAUSE, f"{FED}, eps 1e-5", lambda **given:
      staged.transformer_xl_layer( **given, feed=lambda x, parameters, eps: feed_forward(x,
      parameters, 1e-3) )),
+    ("transformer_xl_layer_inner_transposed",
+     "the first map's weight not transposed where it is square", OURS,
+     "weights as in torch.nn.Linear", f"{FED} with I = F > 1",
+     lambda **given: layer_with(given, turned)),
+    ("transformer_xl_shared_feed_forward", "the first layer's feed-forward in all layers", OURS,
+     "transformer_xl, clause 1", f"{FED}, L > 1",
+     where_given(staged.transformer_xl, parameters=of_first_layer)),
 ))  # fmt: skip
 
 
@@ -167,4 +159,12 @@ add_faults("backward", (
     ("transformer_xl_layer_grad_feed_without_residual",
      "the gradient through the feed-forward's residual left out", OURS, BACKWARD, FED,
      lambda **given: layer_backward(given, residual=0.0)),
+    ("transformer_xl_layer_grad_without_outer_bias", "no gradient of the second map's bias", OURS,
+     BACKWARD, f"{FED}, biases",
+     with_parts(lambda **given: layer_backward(given), 2, lambda d, x: {name: 0 * d[name] for name
+      in {"ff_out.bias"} & d.keys()})),
+    ("transformer_xl_grad_half_of_inner",
+     "half of the gradient by the first map in the last layer", OURS,
+     "transformer_xl_grad, clause 1", FED,
+     with_outputs(reference_of("transformer_xl_grad"), {1: half_of_inner})),
 ))  # fmt: skip

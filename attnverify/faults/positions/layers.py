@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.faults.changes import with_outputs
 from attnverify.faults.registry import add_faults, fault
 from attnverify.reference import layers
 from attnverify.reference.layers import layer_norm
@@ -17,12 +18,10 @@ def without(parameters: Any, *names: str) -> Any:
     return {name: x for name, x in parameters.items() if name not in names}
 
 
-@fault("layers", "zeros instead of the bias where a row sees no key",
-       source="this project", clause="multi_head_attention, clause 4",
-       reveals="a row that sees no key, biases")  # fmt: skip
-def multi_head_attention_empty_rows_zero(**given: Any) -> Any:
-    output, weights = layers.multi_head_attention(**given)
-    return np.where((weights == 0).all(axis=(1, 3))[..., None], 0, output), weights
+def without_bias(output: ndarray, given: Any) -> ndarray:
+    """Zeros where a row sees no key."""
+    _, weights = layers.multi_head_attention(**given)
+    return np.where((weights == 0).all(axis=(1, 3))[..., None], 0, output)
 
 
 def norm_by(variance: Any, x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
@@ -81,9 +80,9 @@ add_faults("layers", (
      layers.relative_multi_head_attention(parameters=parameters | {"output.weight":
      parameters["output.weight"].T}, **given)),
     ("self_attention_values_by_key_matrix", "values by the matrix of the keys where it fits",
-     "this project", "self_attention", "K = E", lambda x, parameters, mask=None:
-     layers.self_attention(x, parameters | {"w_value": parameters["w_key"]}
-     if (parameters["w_key"].shape == parameters["w_value"].shape) else parameters, mask )),
+     "this project", "self_attention", "K = E", lambda parameters, **given:
+     layers.self_attention(parameters=parameters | {"w_value": parameters["w_key"]}
+     if parameters["w_key"].shape == parameters["w_value"].shape else parameters, **given)),
     ("transformer_xl_layer_norm_first", "the norm before the residual", "this project", NORM,
      "any", lambda x, parameters, **given: x + layers.transformer_xl_layer(x,
      parameters=parameters, **given, residual=lambda x, y: y)),
@@ -94,4 +93,8 @@ add_faults("layers", (
     ("transformer_xl_layer_eps_outside", "eps beside the root", "this project", NORM, "eps 1e-3",
      lambda **given: layers.transformer_xl_layer(**given, norm=partial(norm_by, (lambda x, eps:
      x.std(axis=-1, keepdims=True) + eps)))),
+    ("multi_head_attention_empty_rows_zero",
+     "zeros instead of the bias where a row sees no key", "this project",
+     "multi_head_attention, clause 4", "a row that sees no key, biases",
+     with_outputs(layers.multi_head_attention, {0: without_bias})),
 ))  # fmt: skip

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import add_faults, fault
+from attnverify.faults.changes import with_outputs
+from attnverify.faults.registry import add_faults
 from attnverify.reference import attention
 
 WINDOW = "update_mems, clause 1"
@@ -24,13 +25,6 @@ def longer_segment(mem: ndarray, hid: ndarray, n: int) -> ndarray:
     return (
         attention.window(mem, hid[:, :n], n) if hid.shape[1] > n else attention.window(mem, hid, n)
     )
-
-
-@fault("memory", "a fresh memory that was never written",
-       source="fairseq commit 42360dbc", clause="init_mems: zeros", reveals="any")  # fmt: skip
-def init_mems_uninitialised(**given: Any) -> Any:
-    mems = attention.init_mems(**given)
-    return mems and [np.full(mem.shape, np.nan) for mem in mems]
 
 
 def memory_of_one_position(hids: Any, mems: Any, mem_len: int) -> Any:
@@ -84,4 +78,8 @@ add_faults("memory", (
     ("transformer_xl_memory_not_moved",
      "the old memory passed on where the new segment is shorter", "this project", WINDOW, "N < S",
      {"update": memory_not_moved}),
+    ("init_mems_uninitialised", "a fresh memory that was never written",
+     "fairseq commit 42360dbc", "init_mems: zeros", "any",
+     with_outputs(attention.init_mems, {0: lambda mems, x: mems and [np.full(mem.shape, np.nan) for
+      mem in mems]})),
 ))  # fmt: skip

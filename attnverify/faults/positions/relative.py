@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.faults.changes import exchanged, first, of_part, with_outputs
 from attnverify.faults.registry import add_faults, fault
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, gradients, layers
 
+XL = gradients.transformer_xl_attention_grad
 ROW, TERMS = "learned_relative_score: the row t", "learned_relative_score: the terms"
 
 
@@ -21,14 +24,16 @@ def clipped(t: ndarray, P: int) -> ndarray:
     return np.clip(t, 0, 2 * P - 1)
 
 
-@fault("relative", "the future's rows for the past's",
-       source="x-transformers commit 6d0c641", clause=ROW, reveals="N > 1 or M > 1")  # fmt: skip
-def learned_relative_attention_halves_exchanged(**given: Any) -> Any:
-    def rows(N: int, M: int, P: int, align: str) -> ndarray:
-        t = attention.table_rows(N, M, P, align)
-        return clipped(np.where(t == P, P, (t + P) % (2 * P)), P)
+def halves_exchanged(N: int, M: int, P: int, align: str) -> ndarray:
+    """The future's rows for the past's."""
+    t = attention.table_rows(N, M, P, align)
+    return clipped(np.where(t == P, P, (t + P) % (2 * P)), P)
 
-    return attention.learned_relative_attention(**given, score=rows_by(rows))
+
+def content_alone(_: ndarray, given: Inputs) -> ndarray:
+    """The gradient by the query without what the position score sends."""
+    by_row = lambda d, sees: (np.zeros_like(d), np.zeros_like(sees))
+    return gradients.transformer_xl_attention_grad(**given, by_row=by_row)[0]
 
 
 @fault("relative", "the query's bias in the position score too",
@@ -66,33 +71,6 @@ def learned_relative_attention_grad_last_pair(**given: Any) -> Any:
         np.where(last_bias == 0, d_bias, last_bias),
         d_query_bias,
     )
-
-
-@fault("relative", "the gradient by position of the first batch alone",
-       source="this project",
-       clause="transformer_xl_attention_grad: the sum over b", reveals="B > 1")  # fmt: skip
-def transformer_xl_attention_grad_first_batch(d_output: ndarray, **given: Any) -> Any:
-    grads = list(gradients.transformer_xl_attention_grad(d_output, **given))
-    first = np.where(np.arange(len(d_output))[:, None, None, None] == 0, d_output, 0)
-    grads[3] = gradients.transformer_xl_attention_grad(first, **given)[3]
-    return tuple(grads)
-
-
-@fault("relative", "gradients of u and v exchanged", source="this project",
-       clause="transformer_xl_attention_grad", reveals="any")  # fmt: skip
-def transformer_xl_attention_grad_biases_exchanged(**given: Any) -> Any:
-    *front, d_u, d_v = gradients.transformer_xl_attention_grad(**given)
-    return *front, d_v, d_u
-
-
-@fault("relative", "a query whose gradient lacks the position score",
-       source="this project", clause="transformer_xl_attention_grad", reveals="any")  # fmt: skip
-def transformer_xl_attention_grad_content_alone(**given: Any) -> Any:
-    _, *others = gradients.transformer_xl_attention_grad(**given)
-    still = gradients.transformer_xl_attention_grad(
-        **given, by_row=lambda d, sees: (np.zeros_like(d), np.zeros_like(sees))
-    )
-    return still[0], *others
 
 
 add_faults("relative", (
@@ -141,4 +119,14 @@ add_faults("relative", (
      "candle PR #899", "transformer_xl_score, clause 2", "M > N", lambda position, query, **given:
      attention.transformer_xl_attention(position=np.roll(position, max(given["key"].shape[2]
      - query.shape[2], 0), axis=1), query=query, **given )),
+    ("learned_relative_attention_halves_exchanged", "the future's rows for the past's",
+     "x-transformers commit 6d0c641", ROW, "N > 1 or M > 1", {"score": rows_by(halves_exchanged)}),
+    ("transformer_xl_attention_grad_first_batch",
+     "the gradient by position of the first batch alone", "this project",
+     "transformer_xl_attention_grad: the sum over b", "B > 1", of_part(XL, [3], first(1))),
+    ("transformer_xl_attention_grad_biases_exchanged", "gradients of u and v exchanged",
+     "this project", "transformer_xl_attention_grad", "any", exchanged(XL, -2, -1)),
+    ("transformer_xl_attention_grad_content_alone",
+     "a query whose gradient lacks the position score", "this project",
+     "transformer_xl_attention_grad", "any", with_outputs(XL, {0: content_alone})),
 ))  # fmt: skip

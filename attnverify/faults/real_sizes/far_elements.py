@@ -8,101 +8,34 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.real_sizes.table import OURS, add_fault
-from attnverify.faults.registry import add_faults, fault
+from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.visibility import hidden_but
+from attnverify.faults.changes import along, first, where_given, with_outputs, written
+from attnverify.faults.registry import OURS, add_faults, reference_of
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, gradients, layers
 
 
-def zero_beyond(output: ndarray, axis: int, size: int) -> ndarray:
-    """The output, zeros behind so many places of an axis."""
-    kept = np.arange(output.shape[axis]) < size
-    shape = [1] * output.ndim
-    shape[axis] = -1
-    return np.where(kept.reshape(shape), output, 0)
+def of_4096_keys(given: Inputs) -> ndarray:
+    """Padding, and keys beyond 4096 hidden."""
+    hidden = np.arange(given["key"].shape[1]) >= 4096
+    padding = np.broadcast_to(hidden, given["key"].shape[:2])
+    own = given.get("key_padding_mask")
+    return padding if own is None else padding | own
 
 
-for operation in ("scaled_dot_product_score", "additive_score", "transformer_xl_score"):
-    add_fault(
-        operation,
-        "first_4096_keys",
-        lambda operation=operation, **given: zero_beyond(
-            getattr(attention, operation)(**given), -1, 4096
-        ),
-        kind="blocks",
-        words="scores beyond key 4096 never written",
-        clause=operation,
-        reveals="M > 4096",
-    )
+def of_last_memories(given: Inputs) -> Any:
+    """What is visible, but for memories before the last 4096."""
+    if given.get("mem") is None:
+        return given.get("visible")
+    S, N = given["mem"].shape[1], given["x"].shape[1]
+    return hidden_but(given.get("visible"), np.tile(np.arange(S + N) >= S - 4096, (N, 1)))
 
 
-for operation in ("rel_shift", "shift_right"):
-    add_fault(
-        operation,
-        "first_4096_columns",
-        lambda x, operation=operation: np.concatenate(
-            [getattr(attention, operation)(x)[..., :4096], x[..., 4096:]], axis=-1
-        ),
-        kind="shifts",
-        words="columns beyond 4096 left where they are",
-        clause="for every N, M >= 1",
-        reveals="M > 4096",
-    )
-
-
-@fault("masks", "padding beyond 4096 keys ignored", source=OURS,
-       clause="merge_masks, clause 3", reveals="M > 4096 and key_padding_mask")  # fmt: skip
-def merge_masks_padding_of_4096(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    if key_padding_mask is not None:
-        key_padding_mask = key_padding_mask & (np.arange(key_padding_mask.shape[-1]) < 4096)
-    return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
-
-
-@fault("layers", "keys beyond 4096 not attended to", source=OURS,
-       clause="multi_head_attention", reveals="M > 4096")  # fmt: skip
-def multi_head_attention_first_4096_keys(
-    key: ndarray, value: ndarray, attn_mask: Any = None, key_padding_mask: Any = None, **given: Any
-) -> Any:
-    hidden = np.arange(key.shape[1]) >= 4096
-    padding = np.broadcast_to(hidden, key.shape[:2])
-    padding = padding if key_padding_mask is None else padding | key_padding_mask
-    return layers.multi_head_attention(
-        key=key, value=value, attn_mask=attn_mask, key_padding_mask=padding, **given
-    )
-
-
-@fault("layers", "memory positions before the last 4096 lost", source=OURS,
-       clause="transformer_xl_layer, clause 1", reveals="S > 4096")  # fmt: skip
-def transformer_xl_layer_last_4096_memories(
-    mem: Any = None, visible: Any = None, **given: Any
-) -> Any:
-    if mem is not None:
-        S, N = mem.shape[1], given["x"].shape[1]
-        seen = np.arange(S + N) >= S - 4096
-        visible = np.broadcast_to(seen, (N, S + N)) if visible is None else visible & seen
-    return layers.transformer_xl_layer(mem=mem, visible=visible, **given)
-
-
-@fault("layers", "rows beyond 1024 that see 1024 positions", source=OURS,
-       clause="self_attention", reveals="N > 1024")  # fmt: skip
-def self_attention_first_1024(x: ndarray, parameters: Any, mask: Any = None) -> Any:
-    N = x.shape[1]
-    inside = (np.arange(N) < 1024) | (np.arange(N)[:, None] < 1024)
-    inside = (
-        inside
-        if mask is None
-        else inside & mask
-        if mask.dtype == bool
-        else np.where(inside, mask, -np.inf)
-    )
-    return layers.self_attention(x, parameters, inside)
-
-
-@fault("backward", "the gradient by the positions of distances below 4096 alone",
-       source=OURS, clause="gradients by position", reveals="M > 4096")  # fmt: skip
-def transformer_xl_attention_grad_first_4096_positions(**given: Any) -> Any:
-    found = list(gradients.transformer_xl_attention_grad(**given))
-    found[3] = found[3] * (np.arange(found[3].shape[1])[::-1] < 4096)[:, None]
-    return tuple(found)
+def of_first_rows(given: Inputs) -> ndarray:
+    """The mask, and rows beyond 1024 that see 1024 positions."""
+    inside = np.arange(given["x"].shape[1]) < 1024
+    return hidden_but(given.get("mask"), inside | inside[:, None])
 
 
 add_faults("causal", (
@@ -154,4 +87,40 @@ add_faults("backward", (
      lambda **given: gradients.scaled_dot_product_attention_grad( **given, query_grad=lambda d,
      visible, key: gradients.query_grad( d[..., :4096], visible[..., :4096], key[..., :4096, :] ),
      )),
+    ("transformer_xl_attention_grad_first_4096_positions",
+     "the gradient by the positions of distances below 4096 alone", OURS, "gradients by position",
+     "M > 4096", with_outputs(gradients.transformer_xl_attention_grad, {3: lambda d, x:
+      along(1, lambda i, M: i >= M - 4096)(d)})),
+))  # fmt: skip
+
+add_faults("masks", (
+    ("merge_masks_padding_of_4096", "padding beyond 4096 keys ignored", OURS,
+     "merge_masks, clause 3", "M > 4096 and key_padding_mask",
+     where_given(attention.merge_masks, key_padding_mask=lambda padding, x:
+      first(4096, -1)(padding).astype(bool))),
+))  # fmt: skip
+
+add_faults("layers", (
+    ("multi_head_attention_first_4096_keys", "keys beyond 4096 not attended to", OURS,
+     "multi_head_attention", "M > 4096",
+     with_arguments(layers.multi_head_attention, key_padding_mask=of_4096_keys)),
+    ("transformer_xl_layer_last_4096_memories", "memory positions before the last 4096 lost", OURS,
+     "transformer_xl_layer, clause 1", "S > 4096",
+     with_arguments(layers.transformer_xl_layer, visible=of_last_memories)),
+    ("self_attention_first_1024", "rows beyond 1024 that see 1024 positions", OURS,
+     "self_attention", "N > 1024", with_arguments(layers.self_attention, mask=of_first_rows)),
+))  # fmt: skip
+
+add_faults("blocks", (
+    *((f"{name}_score_first_4096_keys", "scores beyond key 4096 never written", OURS,
+       f"{name}_score", "M > 4096",
+       with_outputs(reference_of(f"{name}_score"), {0: written(4096, -1)}))
+      for name in ("scaled_dot_product", "additive", "transformer_xl")),
+))  # fmt: skip
+
+add_faults("shifts", (
+    *((f"{name}_first_4096_columns", "columns beyond 4096 left where they are", OURS,
+       "for every N, M >= 1", "M > 4096",
+       with_outputs(reference_of(name), {0: lambda y, x: np.where(np.arange(y.shape[-1]) < 4096, y,
+        x["x"])})) for name in ("rel_shift", "shift_right")),
 ))  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.faults.real_sizes.table import add_fault
+from attnverify.faults.registry import OURS, add_faults
 from attnverify.reference import attention
 
 CLAIM = 'PRECISION = "fused"'
@@ -63,42 +63,28 @@ SUMS = (
     ("learned_relative_attention", "bfloat16", 64),
     ("additive_attention", "bfloat16", 64),
 )
-for operation, dtype, tile in SUMS:
-    add_fault(
-        operation,
-        f"{dtype}_sum_of_{tile}",
-        {"mix": mix_in(dtype, tile)},
-        kind="numerics",
-        words=f"outputs summed in {dtype}, tile by tile of {tile} keys",
-        clause=CLAIM,
-        reveals="values of one sign under near-uniform weights, M > 2048",
-        precision="fused",
-    )
-
-for operation, dtype, tile in (
+NORMALISERS = (
     ("scaled_dot_product_attention", "bfloat16", 64),
     ("learned_relative_attention", "bfloat16", 64),
     ("transformer_xl_attention", "float16", 16),
-):
-    add_fault(
-        operation,
-        f"{dtype}_normaliser_of_{tile}",
-        {"weigh": weigh_in(dtype, tile)},
-        kind="numerics",
-        words=f"a normaliser in {dtype}, tile by tile of {tile} keys",
-        clause=CLAIM,
-        reveals="near-uniform weights, M > 2048",
-        precision="fused",
-    )
+)
+FUSED = {"precision": "fused"}
 
-for operation in ("scaled_dot_product_attention_grad", "learned_relative_attention_grad"):
-    add_fault(
-        operation,
-        "bfloat16_value_sum_of_64",
-        {"value_grad": value_grad_in("bfloat16", 64)},
-        kind="backward",
-        words="the value's gradient summed in bfloat16, tile by tile of 64 queries",
-        clause=CLAIM,
-        reveals="a d_output of one sign under near-uniform weights, N > 1024",
-        precision="fused",
-    )
+add_faults("numerics", (
+    *((f"{operation}_{dtype}_sum_of_{tile}",
+       f"outputs summed in {dtype}, tile by tile of {tile} keys", OURS, CLAIM,
+       "values of one sign under near-uniform weights, M > 2048", {"mix": mix_in(dtype, tile)},
+       FUSED) for operation, dtype, tile in SUMS),
+    *((f"{operation}_{dtype}_normaliser_of_{tile}",
+       f"a normaliser in {dtype}, tile by tile of {tile} keys", OURS, CLAIM,
+       "near-uniform weights, M > 2048", {"weigh": weigh_in(dtype, tile)}, FUSED)
+      for operation, dtype, tile in NORMALISERS),
+))  # fmt: skip
+
+add_faults("backward", (
+    *((f"{operation}_grad_bfloat16_value_sum_of_64",
+       "the value's gradient summed in bfloat16, tile by tile of 64 queries", OURS, CLAIM,
+       "a d_output of one sign under near-uniform weights, N > 1024",
+       {"value_grad": value_grad_in("bfloat16", 64)}, FUSED)
+      for operation in ("scaled_dot_product_attention", "learned_relative_attention")),
+))  # fmt: skip

@@ -7,24 +7,30 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.grouping import changed
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
+from attnverify.conventions.visibility import hidden_but
 from attnverify.faults.registry import add_conventional, add_faults
+from attnverify.faults.today.options import (
+    answering,
+    length_by,
+    over_heads,
+    placed,
+    receiving,
+    sink_by,
+    sink_receiving,
+    transposed_lse,
+)
 
 attention, gradient = reference_of("grouped_attention"), reference_of("grouped_attention_grad")
 SHARED, SCALE, CAP, SEEN, SINK, LSE, EMPTY = (
     f"grouped_attention, clause {number}" for number in range(1, 8)
 )
 BACK = "grouped_attention_grad"
-Options = dict[str, Any]
-
-
-def changed(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(attention, **new)
-
-
-def back(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(gradient, **new)
+back = partial(with_arguments, gradient)
+answered, gradients = partial(answering, attention), partial(receiving, gradient)
+sink_gradient = partial(sink_receiving, gradient)
 
 
 def width_of(x: Options) -> int:
@@ -34,11 +40,6 @@ def width_of(x: Options) -> int:
 def scale_of(x: Options) -> float:
     given = x.get("scale")
     return float(width_of(x) ** -0.5 if given is None else given)
-
-
-def sink_by(change: Callable[[ndarray, Options], Any]) -> Callable[[Options], Any]:
-    """A sink that is changed where there is one."""
-    return lambda x: None if x.get("sink") is None else change(x["sink"], x)
 
 
 def window_by(change: Callable[[Any, Any], Any]) -> Callable[[Options], Any]:
@@ -52,32 +53,10 @@ def shorter_in_decode(x: Options) -> Any:
     return (left - 1, right) if left and x["query"].shape[2] == 1 else x.get("window")
 
 
-def length_by(step: int, x: Options) -> Any:
-    given = x.get("lengths")
-    return None if given is None else np.clip(given + step, 0, x["key"].shape[2])
-
-
-def placed(function: Callable[..., Any], **new: Callable[[Options], Any]) -> Any:
-    """Other lengths, the rows left where they stand."""
-
-    def call(**x: Any) -> Any:
-        if x.get("lengths") is None:
-            return function(**x)
-        n = x["query"].shape[2] if x.get("query_lengths") is None else x["query_lengths"]
-        offset = x["lengths"] - n if x.get("offset") is None else x["offset"]
-        return function(**x | {name: make(x) for name, make in new.items()} | {"offset": offset})
-
-    return call
-
-
-def with_first_keys_lost(x: Options) -> Any:
-    """The first key hidden from every row that sees another."""
-    B, H, N, _ = x["query"].shape
-    M, mask = x["key"].shape[2], x.get("mask")
-    shown = np.arange(M) > 0 if M > 1 else np.ones(1, bool)
-    if mask is None:
-        return np.broadcast_to(shown, (N, M))
-    return mask & shown if mask.dtype == bool else np.where(shown, mask, -np.inf)
+def without_first_key(x: Options) -> Any:
+    """The first key hidden from every row, where there is another."""
+    N, M = x["query"].shape[2], x["key"].shape[2]
+    return hidden_but(x.get("mask"), np.tile(np.arange(M) >= min(M - 1, 1), (N, 1)))
 
 
 def next_heads(x: Options, name: str) -> ndarray:
@@ -95,24 +74,10 @@ def one_head_louder(x: Options) -> ndarray:
     return x["value"] * factor
 
 
-def answered(change: Callable[..., Any]) -> Any:
-    """The right answer, changed."""
-    return lambda **x: change(*attention(**x), **x)
-
-
-def gradients(change: Callable[..., Any]) -> Any:
-    """The right gradients, changed."""
-    return lambda **x: change(list(gradient(**x)), **x)
-
-
 def mean_of_values(output: ndarray, lse: ndarray, **x: Any) -> Any:
     r = x["query"].shape[1] // x["key"].shape[1]
     mean = np.repeat(x["value"].mean(axis=2, keepdims=True), r, axis=1)
     return np.broadcast_to(mean, output.shape), lse
-
-
-def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    return output, lse.swapaxes(1, 2).reshape(lse.shape)
 
 
 def of_maximum(output: ndarray, lse: ndarray, **x: Any) -> Any:
@@ -167,22 +132,6 @@ def of_last_head(place: int, /, found: list[ndarray], **x: Any) -> Any:
     return found
 
 
-def mean_over_heads(found: list[ndarray], **x: Any) -> Any:
-    r = x["query"].shape[1] // x["key"].shape[1]
-    return [found[0], found[1] / r, found[2] / r, *found[3:]]
-
-
-def sink_gradient(change: Callable[..., Any]) -> Any:
-    """The gradient by the sink changed, where there is one."""
-
-    def changed_one(found: list[ndarray], **x: Any) -> Any:
-        if x.get("sink") is None:
-            return found
-        return [*found[:-1], change(found[-1], **x)]
-
-    return gradients(changed_one)
-
-
 def lse_through_empty_rows(by_sink: ndarray, **x: Any) -> Any:
     """What arrives at rows that see no key kept from the sink."""
     seen = attention(**x_without(x, "sink"))[1] > -np.inf
@@ -207,7 +156,7 @@ add_faults("softmax", (
     ("grouped_attention_stale_key", "the key behind a length seen", "this project", SEEN,
      "lengths < M", placed(attention, lengths=partial(length_by, 1))),
     ("grouped_attention_first_key_lost", "the first key lost", "this project", SEEN, "M > 1",
-     changed(mask=with_first_keys_lost)),
+     changed(mask=without_first_key)),
     ("grouped_attention_causal_forgotten", "causality ignored", "tt-metal #48899", SEEN, "causal",
      changed(causal=lambda x: False)),
     ("grouped_attention_chunk_forgotten", "chunks ignored", "vllm #36580", SEEN, "chunk",
@@ -293,7 +242,7 @@ add_faults("backward", (
      "group", "flash-linear-attention #384", f"{BACK}, clause 1", "H > G",
      gradients(partial(of_last_head, 2))),
     ("grouped_attention_grad_mean_over_heads", "the mean over the heads of a group",
-     "prime-rl #2681", f"{BACK}, clause 1", "H > G", gradients(mean_over_heads)),
+     "prime-rl #2681", f"{BACK}, clause 1", "H > G", gradients(over_heads)),
     ("grouped_attention_grad_without_cap_slope", "a cap whose slope is left out", "this project",
      f"{BACK}, clause 2", "soft_cap", gradients(without_cap_slope)),
     ("grouped_attention_grad_sink_missing", "a gradient of 0 by the sink",

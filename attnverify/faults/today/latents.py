@@ -12,10 +12,23 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.conventions.caches.latents import as_heads, changed, one_group, widths
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
-from attnverify.faults.today.grouping import placed, sink_by, without_cap_slope
+from attnverify.faults.today.grouping import without_cap_slope
+from attnverify.faults.today.options import (
+    answering,
+    first_of,
+    hidden_times_zero,
+    last_head,
+    length_by,
+    of_maximum,
+    placed,
+    sent_by,
+    sink_by,
+    times,
+    transposed_lse,
+)
 from attnverify.inputs.masks import visible_pairs
 
 attention, gradient = reference_of("latent_attention"), reference_of("latent_attention_grad")
@@ -24,12 +37,7 @@ ONE, BOTH, SCALE, VALUES, SEEN, NUMBERS = (
     f"latent_attention, clause {number}" for number in (1, 2, 3, 4, 6, 7)
 )
 BACK = "latent_attention_grad"
-Options = dict[str, Any]
-
-
-def answered(change: Callable[..., Any]) -> Any:
-    """The right answer, changed."""
-    return lambda **x: change(*attention(**x), **x)
+back, answered = partial(with_arguments, gradient), partial(answering, attention)
 
 
 def part(name: str, change: Callable[[ndarray], ndarray]) -> Any:
@@ -44,11 +52,6 @@ def of_first_entry(x: ndarray) -> ndarray:
 def rows_before_heads(x: ndarray) -> ndarray:
     """[B N H .] read as [B H N .]."""
     return np.asarray(x.swapaxes(1, 2).reshape(x.shape))
-
-
-def in_pairs(x: ndarray) -> ndarray:
-    """The channels of the other pairing: even ones in front, odd ones behind."""
-    return np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
 
 
 def values_out_of_step(**x: Any) -> Any:
@@ -75,31 +78,6 @@ def times_zero(name: str) -> Any:
     return answered(leaking)
 
 
-def lengths_by(step: int, x: Options) -> Any:
-    given = x.get("lengths")
-    return None if given is None else np.clip(given + step, 0, x["latent"].shape[1])
-
-
-def first_of(name: str) -> Callable[[Options], Any]:
-    """The first entry's number for all."""
-    return lambda x: None if x.get(name) is None else np.full_like(x[name], x[name][0])
-
-
-def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    return output, lse.swapaxes(1, 2).reshape(lse.shape)
-
-
-def of_maximum(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    """Each row's lse without the logarithm of how many keys it sees."""
-    level = attention(**x | {"query": 0 * x["query"], "query_rope": 0 * x["query_rope"],
-                             "sink": None})[1]  # fmt: skip
-    return output, np.where(lse > -np.inf, lse - np.maximum(level, 0), lse)
-
-
-def back(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(gradient, **new)
-
-
 def by_group(change: Callable[..., Any], /, **x: Any) -> Any:
     """The gradients of one group of heads, changed, and then cut into those of its parts."""
     whole, (E, _) = one_group(x), widths(x)
@@ -115,30 +93,9 @@ def latent_of(change: Callable[[ndarray, ndarray], ndarray], /, **x: Any) -> Any
     return *found[:2], change(d_k[:, 0, :, :E], d_v[:, 0]), *found[3:]
 
 
-def times(at: int, factor: Callable[[Options], float]) -> Any:
-    """One of the gradients times a number, where there is one."""
-
-    return lambda **x: tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
-
-
-def half(H: int) -> ndarray:
-    return np.arange(H) < max(H // 2, 1)
-
-
-def last(H: int) -> ndarray:
-    return np.arange(H) == H - 1
-
-
-def of_heads(at: int, which: Callable[[int], ndarray], /, **x: Any) -> Any:
-    """What all heads share receives from some of them."""
-    mine, found = which(x["query"].shape[1])[:, None], gradient(**x)
-    arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
-    return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
-
-
-def hidden_times_zero(**x: Any) -> Any:
-    d_query, *others = gradient(**x)
-    return d_query + 0 * x["latent"].sum((1, 2))[:, None, None, None], *others
+def half_the_heads(x: Options) -> ndarray:
+    H = x["query"].shape[1]
+    return (np.arange(H) < max(H // 2, 1))[:, None]
 
 
 add_faults("blocks", (
@@ -160,7 +117,8 @@ add_faults("blocks", (
     ("latent_attention_first_position", "the key_rope of the first key for all", "this project",
      ONE, "M > 1", part("key_rope", lambda k: np.broadcast_to(k[:, :1], k.shape).copy())),
     ("latent_attention_other_pairing", "a key_rope in the channels of the other pairing",
-     "sglang PR #13495", ONE, "D > 2", part("key_rope", in_pairs)),
+     "sglang PR #13495", ONE, "D > 2", 
+     part("key_rope", lambda k: np.concatenate([k[..., ::2], k[..., 1::2]], axis=-1))),
     ("latent_attention_position_twice", "the position counted twice", "this project", BOTH, "any",
      part("query_rope", lambda q: 2 * q)),
     ("latent_attention_last_channel_lost", "the last channel of the position lost", "this project",
@@ -183,9 +141,9 @@ add_faults("blocks", (
     ("latent_attention_hidden_position_times_zero", "0 times the position of a hidden key",
      "vllm #43961", SEEN, "NaN in a hidden position", times_zero("key_rope")),
     ("latent_attention_last_key_lost", "the last key of each length lost", "sglang #32087", SEEN,
-     "lengths", placed(attention, lengths=partial(lengths_by, -1))),
+     "lengths", placed(attention, lengths=partial(length_by, -1))),
     ("latent_attention_key_behind", "the key behind each length seen", "this project", SEEN,
-     "lengths", placed(attention, lengths=partial(lengths_by, 1))),
+     "lengths", placed(attention, lengths=partial(length_by, 1))),
     ("latent_attention_first_length", "the first entry's length for all", "this project", SEEN,
      "lengths, B > 1", placed(attention, lengths=first_of("lengths"))),
     ("latent_attention_causal_forgotten", "causality ignored", "tt-metal #48899", SEEN, "causal",
@@ -203,7 +161,7 @@ add_faults("blocks", (
     ("latent_attention_transposed_lse", "an lse of [B N H] read as [B H N]",
      "vllm-xpu-kernels #479", NUMBERS, "H > 1, N > 1", answered(transposed_lse)),
     ("latent_attention_lse_of_maximum", "an lse without the number of keys", "this project",
-     NUMBERS, "M > 1", answered(of_maximum)),
+     NUMBERS, "M > 1", answered(partial(of_maximum, attention))),
     ("latent_attention_sink_lost_in_empty_rows", "an lse of minus infinity for that of the sink",
      "flash-attention #2706", NUMBERS, "sink, rows without keys",
      answered(lambda output, lse, **x: (output, np.where((output == 0).all(-1), -np.inf, lse)))),
@@ -220,21 +178,22 @@ add_faults("backward", (
      f"{BACK}, clause 1", "any", partial(latent_of, lambda by_key,
       by_value: 2 * (by_key + by_value))),
     (f"{BACK}_position_of_half_the_heads", "the gradient by the position from half of the heads",
-     "Megatron-LM #1699", f"{BACK}, clause 2", "H > 1", partial(of_heads, 3, half)),
+     "Megatron-LM #1699", f"{BACK}, clause 2", "H > 1",
+     partial(sent_by, gradient, 3, half_the_heads)),
     (f"{BACK}_position_twice", "the gradient by the position summed twice",
-     "Megatron-LM PR #6839", f"{BACK}, clause 2", "any", times(3, lambda x: 2.0)),
+     "Megatron-LM PR #6839", f"{BACK}, clause 2", "any", times(gradient, 3, lambda x: 2.0)),
     (f"{BACK}_position_of_last_head", "the gradient by the position from the last head",
-     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(of_heads, 3, last)),
+     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(sent_by, gradient, 3, last_head)),
     (f"{BACK}_latent_of_last_head", "the gradient by the latent from the last head",
-     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(of_heads, 2, last)),
+     "levanter #449", f"{BACK}, clause 2", "H > 1", partial(sent_by, gradient, 2, last_head)),
     (f"{BACK}_mean_over_heads", "the mean over the heads in place of their sum", "prime-rl #2681",
-     f"{BACK}, clause 2", "H > 1", times(2, lambda x: 1 / x["query"].shape[1])),
+     f"{BACK}, clause 2", "H > 1", times(gradient, 2, lambda x: 1 / x["query"].shape[1])),
     (f"{BACK}_position_missing", "a gradient of 0 by the position", "this project",
-     f"{BACK}, clause 3", "any", times(3, lambda x: 0.0)),
+     f"{BACK}, clause 3", "any", times(gradient, 3, lambda x: 0.0)),
     (f"{BACK}_query_rope_missing", "a gradient of 0 by the query's part of the position",
-     "this project", f"{BACK}, clause 3", "any", times(1, lambda x: 0.0)),
+     "this project", f"{BACK}, clause 3", "any", times(gradient, 1, lambda x: 0.0)),
     (f"{BACK}_position_unscaled", "a gradient by the position that is not scaled", "this project",
-     f"{BACK}, clause 3", "any", times(3, lambda x: 1 / x["scale"])),
+     f"{BACK}, clause 3", "any", times(gradient, 3, lambda x: 1 / x["scale"])),
     (f"{BACK}_scale_of_both_parts", "a backward pass scaled by 1/sqrt(E + D)", "ollama PR #13893",
      f"{BACK}, clause 3", "any", back(scale=lambda x: sum(widths(x)) ** -0.5)),
     (f"{BACK}_without_lse", "what arrives at the lse left out", "flash-attention #404",
@@ -246,10 +205,10 @@ add_faults("backward", (
     (f"{BACK}_without_cap_slope", "a cap whose slope is left out", "this project",
      f"{BACK}, clause 4", "soft_cap", partial(by_group, without_cap_slope)),
     (f"{BACK}_sink_missing", "a gradient of 0 by the sink", "flash-attention #1973",
-     f"{BACK}, clause 4", "sink", times(4, lambda x: 0.0)),
+     f"{BACK}, clause 4", "sink", times(gradient, 4, lambda x: 0.0)),
     (f"{BACK}_sink_mean_over_batch", "the mean over the batch in place of the sum for the sink",
      "this project", f"{BACK}, clause 4", "sink, B > 1",
-     times(4, lambda x: 1 / len(x["query"]))),
+     times(gradient, 4, lambda x: 1 / len(x["query"]))),
     (f"{BACK}_window_ignored", "a backward pass without windows", "aiter #3158",
      f"{BACK}, clause 5", "a window", back(window=lambda x: None)),
     (f"{BACK}_causal_forgotten", "a backward pass without causality", "tt-metal #48899",
@@ -257,7 +216,8 @@ add_faults("backward", (
     (f"{BACK}_lengths_ignored", "a backward pass without lengths", "sgl-flash-attn #29",
      f"{BACK}, clause 5", "lengths", placed(gradient, lengths=lambda x: None)),
     (f"{BACK}_hidden_latent_times_zero", "0 times a hidden latent in the queries' gradient",
-     "vllm #43961", f"{BACK}, clause 5", "NaN in a hidden latent", hidden_times_zero),
+     "vllm #43961", f"{BACK}, clause 5", "NaN in a hidden latent",
+     partial(hidden_times_zero, gradient, "latent")),
 ))  # fmt: skip
 add_conventional("blocks", (
     ("latent_attention_scale_of_both_parts", "scale", "1/sqrt(E + D)", "ollama PR #13893", SCALE,

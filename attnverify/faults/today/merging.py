@@ -49,19 +49,10 @@ def unweighted_sum(outputs: ndarray, lses: ndarray) -> Any:
     return output, merge(outputs, lses)[1]
 
 
-def next_heads(outputs: ndarray, lses: ndarray) -> tuple[ndarray, ndarray]:
-    return outputs, np.roll(lses, 1, axis=2)
-
-
 def transposed(outputs: ndarray, lses: ndarray) -> tuple[ndarray, ndarray]:
     """The lse of [H N] read as [N H]."""
     C, B, H, N = lses.shape
     return outputs, lses.swapaxes(2, 3).reshape(C, B, H, N)
-
-
-def without_last(outputs: ndarray, lses: ndarray) -> tuple[ndarray, ndarray]:
-    """The last of three parts and more left out."""
-    return (outputs[:-1], lses[:-1]) if len(lses) > 2 else (outputs, lses)
 
 
 def shifted(found: Any, by: Any) -> Any:
@@ -99,11 +90,13 @@ add_faults("softmax", (
     ("merge_attention_undivided", "parts that are not divided by their sum", "this project",
      ONE, "C > 1", unweighted_sum),
     ("merge_attention_next_head", "the lse of another head", "local-inference-lab/vllm #17",
-     ONE, "H > 1", changed(next_heads)),
+     ONE, "H > 1", 
+     changed(lambda outputs, lses: (outputs, np.roll(lses, 1, axis=2)))),
     ("merge_attention_transposed_lse", "an lse of [H N] read as [N H]", "vllm-xpu-kernels #479",
      ONE, "H > 1, N > 1", changed(transposed)),
     ("merge_attention_part_left_out", "the last of three parts left out", "this project", ONE,
-     "C > 2", changed(without_last)),
+     "C > 2",
+     changed(lambda *parts: tuple(x[:-1] if len(x) > 2 else x for x in parts))),
     ("merge_attention_absent_at_zero", "absent parts of lse 0 where others lie below",
      "this project", ABSENT, "absent parts", changed(lambda outputs, lses: (np.where(
          (lses == -np.inf)[..., None], 0, outputs), np.where(lses == -np.inf, -100.0, lses)))),

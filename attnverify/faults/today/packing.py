@@ -1,6 +1,5 @@
 """Faults of sequences that lie end to end: whose keys a row sees, and from where it counts."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,9 +7,10 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.packing import of_no_sequence, packed_pairs
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.packing import (
     AS_ONE,
+    changed,
     ends_of_all_keys,
     in_the_whole_array,
     seeing,
@@ -19,31 +19,24 @@ from attnverify.conventions.packing import (
 )
 from attnverify.conventions.references import reference_of
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.today.options import (
+    answering,
+    outside_unwritten,
+    over_heads,
+    receiving,
+    sink_by,
+    sink_receiving,
+    transposed_lse,
+)
 
 attention, gradient = reference_of("packed_attention"), reference_of("packed_attention_grad")
 OWN, PLACE, LENGTHS, EMPTY, OUTSIDE, REFUSED, NUMBERS = (
     f"packed_attention, clause {number}" for number in range(1, 8)
 )
 BACK = "packed_attention_grad"
-Options = dict[str, Any]
-
-
-def changed(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(attention, **new)
-
-
-def back(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(gradient, **new)
-
-
-def answered(change: Callable[..., Any]) -> Any:
-    """The right answer, changed."""
-    return lambda **x: change(*attention(**x), **x)
-
-
-def gradients(change: Callable[..., Any]) -> Any:
-    """The right gradients, changed."""
-    return lambda **x: change(list(gradient(**x)), **x)
+back = partial(with_arguments, gradient)
+answered, gradients = partial(answering, attention), partial(receiving, gradient)
+sink_gradient = partial(sink_receiving, gradient)
 
 
 def counted(x: Options) -> ndarray:
@@ -126,25 +119,10 @@ def rows_outside(x: Options) -> ndarray:
     return of_no_sequence(x["query_starts"], len(x["query"]))
 
 
-def outside_unwritten(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    """What a buffer held in rows of no sequence."""
-    outside = rows_outside(x)[:, None]
-    return np.where(outside[..., None], 7.5, output), np.where(outside, 7.5, lse)
-
-
 def values_times_zero(output: ndarray, lse: ndarray, **x: Any) -> Any:
     """0 times what stands in tokens of no sequence."""
     outside = of_no_sequence(x["key_starts"], len(x["value"]))
     return output + 0 * x["value"][outside].sum(), lse
-
-
-def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    return output, lse.T.reshape(lse.shape)
-
-
-def sink_by(change: Callable[[ndarray, Options], Any]) -> Callable[[Options], Any]:
-    """A sink that is changed where there is one."""
-    return lambda x: None if x.get("sink") is None else change(x["sink"], x)
 
 
 def pinned_everywhere(x: Options) -> ndarray:
@@ -153,13 +131,6 @@ def pinned_everywhere(x: Options) -> ndarray:
     first = slice(*x["query_starts"][:2])
     plain[first] = seen[first]
     return plain
-
-
-def sink_gradient(change: Callable[..., Any]) -> Any:
-    """The gradient by the sink changed, where there is one."""
-    return gradients(
-        lambda found, **x: found if x.get("sink") is None else [*found[:-1], change(found[-1], **x)]
-    )
 
 
 def sink_of_sequences(by_sink: ndarray, **x: Any) -> Any:
@@ -187,11 +158,6 @@ def over_last(place: int) -> Any:
         return found
 
     return gradients(change)
-
-
-def over_heads(found: list[ndarray], **x: Any) -> Any:
-    r = x["query"].shape[1] // x["key"].shape[1]
-    return [found[0], found[1] / r, found[2] / r, *found[3:]]
 
 
 add_faults("blocks", (

@@ -1,27 +1,31 @@
 """Faults of caches in pages: whose page is read, how far, and what unused slots do."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.packing import of_no_sequence, packed_pairs, pages_seen
-from attnverify.conventions.caches.paging import changed, slots, there
+from attnverify.catalogue.packing import packed_pairs, pages_seen
+from attnverify.conventions.caches.paging import changed, own_places, slots, there
+from attnverify.conventions.layer_rows import Options
 from attnverify.conventions.packing import seeing
 from attnverify.conventions.references import reference_of
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.today.options import (
+    answering,
+    first_of,
+    outside_unwritten,
+    sink_by,
+    transposed_lse,
+)
 
 attention = reference_of("paged_attention")
+answered = partial(answering, attention)
 SLOT, LENGTH, PLACE, UNSEEN, TABLE, SHARED, EMPTY, REFUSED, NUMBERS = (
     f"paged_attention, clause {number}" for number in range(1, 10)
 )
-Options = dict[str, Any]
-
-
-def answered(change: Callable[..., Any]) -> Any:
-    """The right answer, changed."""
-    return lambda **x: change(*attention(**x), **x)
 
 
 def by_table(change: Callable[[Options], ndarray]) -> Any:
@@ -32,14 +36,8 @@ def by_table(change: Callable[[Options], ndarray]) -> Any:
 def with_lengths(change: Callable[[Options], ndarray]) -> Any:
     """Other lengths, the rows where they were."""
     return changed(
-        lengths=lambda x: np.clip(change(x), 0, slots(x)), offset=placed, page_table=there
+        lengths=lambda x: np.clip(change(x), 0, slots(x)), offset=own_places, page_table=there
     )
-
-
-def placed(x: Options) -> ndarray:
-    """Where the rows of each sequence stand."""
-    given: ndarray | None = x.get("offset")
-    return x["lengths"] - np.diff(x["query_starts"]) if given is None else given
 
 
 def page_size(x: Options) -> int:
@@ -75,10 +73,6 @@ def slots_last(pages: ndarray) -> ndarray:
 def heads_first_in(pages: ndarray) -> ndarray:
     Z, W, G, D = pages.shape
     return np.asarray(pages.reshape(Z, G, W, D).swapaxes(1, 2))
-
-
-def first_head(pages: ndarray) -> ndarray:
-    return np.broadcast_to(pages[:, :, :1], pages.shape).copy()
 
 
 def without_last_slots(x: Options) -> ndarray:
@@ -133,12 +127,6 @@ def beyond_the_pool(output: ndarray, lse: ndarray, **x: Any) -> Any:
     return output, lse
 
 
-def outside_unwritten(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    """What a buffer held in rows of no sequence."""
-    outside = of_no_sequence(x["query_starts"], len(x["query"]))[:, None]
-    return np.where(outside[..., None], 7.5, output), np.where(outside, 7.5, lse)
-
-
 def empty_unwritten(output: ndarray, lse: ndarray, **x: Any) -> Any:
     """The same in rows of a sequence without a key."""
     empty = np.zeros((len(output), 1), bool)
@@ -158,20 +146,6 @@ def one_row_each(x: Options) -> ndarray:
     """A row for each sequence, as when a model decodes."""
     B, T = len(x["lengths"]), len(x["query"])
     return np.minimum(np.arange(B + 1), T)
-
-
-def sink_by(change: Callable[[ndarray, Options], Any]) -> Callable[[Options], Any]:
-    """A sink that is changed where there is one."""
-    return lambda x: None if x.get("sink") is None else change(x["sink"], x)
-
-
-def first_offset(x: Options) -> Any:
-    given = x.get("offset")
-    return None if given is None else np.full_like(given, given[0])
-
-
-def transposed_lse(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    return output, lse.T.reshape(lse.shape)
 
 
 add_faults("blocks", (
@@ -226,7 +200,7 @@ add_faults("blocks", (
     ("paged_attention_offset_forgotten", "offsets ignored", "executorch #21749", PLACE, "offset",
      changed(offset=lambda x: None, page_table=there)),
     ("paged_attention_first_offset", "the first sequence's offset for all", "vllm #36580", PLACE,
-     "offset, B > 1", changed(offset=first_offset, page_table=there)),
+     "offset, B > 1", changed(offset=first_of("offset"), page_table=there)),
     ("paged_attention_window_of_pages", "a left window that begins with a page", "this project",
      PLACE, "a left window, W > 1", seeing(window_of_pages)),
     ("paged_attention_unused_slots_times_zero", "0 times what stands in unused slots",
@@ -254,7 +228,8 @@ add_faults("blocks", (
     ("paged_attention_next_head", "the keys of the next group", "fla #1029", NUMBERS, "G > 1",
      pool("key_pages", lambda pages: np.roll(pages, 1, axis=2))),
     ("paged_attention_first_head", "the values of the first head for all", "vllm #40792", NUMBERS,
-     "G > 1", pool("value_pages", first_head)),
+     "G > 1", pool("value_pages", lambda pages: np.broadcast_to(pages[:, :, :1],
+      pages.shape).copy())),
     ("paged_attention_sink_of_next_head", "the sink of the next head", "modular #6591", NUMBERS,
      "sink, H > 1", changed(sink=sink_by(lambda sink, x: np.roll(sink, 1)))),
     ("paged_attention_sink_of_pages", "a sink counted by each page", "cudnn-frontend #768",
@@ -309,6 +284,6 @@ def moved(**x: Any) -> Any:
 
 add_controls("blocks", (
     ("paged_attention_of_slots", "one attention of the pool under a mask", seeing(packed_pairs)),
-    ("paged_attention_of_offsets", "every offset given", changed(offset=placed)),
+    ("paged_attention_of_offsets", "every offset given", changed(offset=own_places)),
     ("paged_attention_of_moved_pages", "a pool in another order", moved),
 ))  # fmt: skip

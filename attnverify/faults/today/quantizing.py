@@ -15,7 +15,6 @@ from attnverify.faults.registry import add_controls, add_conventional, add_fault
 
 dequantize = reference_of("dequantize")
 SCALE, ROWS, INTEGER, FLOAT, SAID, ONCE = (f"dequantize, clause {number}" for number in range(1, 7))
-Options = dict[str, Any]
 
 
 def scaled_by(change: Callable[[ndarray], ndarray]) -> Any:
@@ -77,10 +76,6 @@ def last_channel_lost(y: ndarray, **x: Any) -> ndarray:
     y = y.copy()
     y[..., -1] = 0
     return y
-
-
-def without_nan(y: ndarray, **x: Any) -> ndarray:
-    return np.nan_to_num(y, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
 def in_float8(y: ndarray, **x: Any) -> ndarray:
@@ -159,7 +154,7 @@ add_faults("numerics", (
     ("dequantize_nan_as_448", "NaN read as 448", "this project", FLOAT, "float8, NaN",
      partial(times, instead_of_nan(448.0), FLOAT8)),
     ("dequantize_nan_as_zero", "NaN replaced by 0", "this project", FLOAT, "float8, NaN",
-     answered(without_nan)),
+     answered(lambda y, **x: np.nan_to_num(y, nan=0.0, posinf=np.inf, neginf=-np.inf))),
     ("dequantize_float8_complement", "a negative float8 read as a complement", "this project",
      FLOAT, "negative float8", partial(times, lambda bits: np.where(bits > 127, -number(256 - bits),
       number(bits)), FLOAT8)),

@@ -15,10 +15,13 @@ from attnverify.conventions.caches.selecting import (
     heads_of_group,
     under,
 )
+from attnverify.conventions.layer_rows import Options
 from attnverify.conventions.references import reference_of, visible_keys
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
-from attnverify.faults.today.grouping import (
+from attnverify.faults.today.options import (
+    answering,
     length_by,
+    of_maximum,
     placed,
     sink_by,
     transposed_lse,
@@ -26,15 +29,10 @@ from attnverify.faults.today.grouping import (
 from attnverify.inputs.masks import visible_pairs
 
 attention = reference_of("selected_attention")
+answered = partial(answering, attention)
 CHOSEN, NONE, LAST, PLACES, ABSENT, NUMBERS = (
     f"selected_attention, clause {number}" for number in (1, 2, 4, 5, 6, 7)
 )
-Options = dict[str, Any]
-
-
-def answered(change: Callable[..., Any]) -> Any:
-    """The right answer, changed."""
-    return lambda **x: change(*attention(**x), **x)
 
 
 def choices(change: Callable[[ndarray, Options], ndarray]) -> Any:
@@ -49,16 +47,6 @@ def moved(step: int) -> Callable[[ndarray, Options], ndarray]:
 def first_of(axis: int) -> Callable[[ndarray, Options], ndarray]:
     """The choices of the first entry, head of keys or row for all."""
     return lambda s, x: np.broadcast_to(s.take([0], axis), s.shape)
-
-
-def of_tile(s: ndarray, x: Options) -> ndarray:
-    """The choices of the first of two rows for both."""
-    return s[:, :, np.arange(s.shape[2]) // 2 * 2]
-
-
-def rows_before_heads(s: ndarray, x: Options) -> ndarray:
-    """[B N G J] read as [B G N J]."""
-    return np.asarray(s.swapaxes(1, 2).reshape(s.shape))
 
 
 def while_rising(s: ndarray, x: Options) -> ndarray:
@@ -150,12 +138,6 @@ def times_zero(name: str) -> Any:
     return answered(leaking)
 
 
-def of_maximum(output: ndarray, lse: ndarray, **x: Any) -> Any:
-    """Each row's lse without the logarithm of how many keys it sees."""
-    level = attention(**x | {"query": 0 * x["query"], "sink": None})[1]
-    return output, np.where(lse > -np.inf, lse - np.maximum(level, 0), lse)
-
-
 def sink_lost(output: ndarray, lse: ndarray, **x: Any) -> Any:
     """An lse of minus infinity where a row chooses nothing."""
     nothing = np.repeat((x["selection"] < 0).all(-1), heads_of_group(x), axis=1)
@@ -176,9 +158,11 @@ add_faults("blocks", (
     ("selected_attention_of_first_row", "the choices of the first row for all", "this project",
      CHOSEN, "N > 1", choices(first_of(2))),
     ("selected_attention_of_tile", "the choices of the first of two rows for both",
-     "this project", CHOSEN, "N > 1", choices(of_tile)),
+     "this project", CHOSEN, "N > 1", 
+     choices(lambda s, x: s[:, :, np.arange(s.shape[2]) // 2 * 2])),
     ("selected_attention_rows_before_heads", "a selection of [B N G J] read as [B G N J]",
-     "this project", CHOSEN, "G > 1, N > 1", choices(rows_before_heads)),
+     "this project", CHOSEN, "G > 1, N > 1", 
+     choices(lambda s, x: np.asarray(s.swapaxes(1, 2).reshape(s.shape)))),
     ("selected_attention_blocks_twice_as_long", "blocks of twice as many keys", "this project",
      CHOSEN, "M > block", of_blocks(lambda x: 2 * x["block"])),
     ("selected_attention_blocks_one_longer", "blocks of one key more", "this project", CHOSEN,
@@ -229,7 +213,7 @@ add_faults("blocks", (
     ("selected_attention_transposed_lse", "an lse of [B N H] read as [B H N]",
      "vllm-xpu-kernels #479", NUMBERS, "H > 1, N > 1", answered(transposed_lse)),
     ("selected_attention_lse_of_maximum", "an lse without the number of keys", "this project",
-     NUMBERS, "J > 1", answered(of_maximum)),
+     NUMBERS, "J > 1", answered(partial(of_maximum, attention))),
     ("selected_attention_sink_lost_in_empty_rows", "an lse of minus infinity for that of the sink",
      "flash-attention #2706", NUMBERS, "sink, rows that choose nothing", answered(sink_lost)),
 ))  # fmt: skip

@@ -14,52 +14,26 @@ from attnverify.conventions.caches.selecting import (
     under,
     up_to_none,
 )
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.faults.registry import add_faults
 from attnverify.faults.today.grouping import without_cap_slope
+from attnverify.faults.today.options import hidden_times_zero, last_head, sent_by, times
 from attnverify.faults.today.selecting import first_of, moved, without_last
 
 gradient = reference_of("selected_attention_grad")
 BACK = "selected_attention_grad"
+back = partial(with_arguments, gradient)
 RECEIVES, WEIGHTS, NOTHING, LIKE_GROUPED = (f"{BACK}, clause {number}" for number in (1, 2, 3, 4))
-Options = dict[str, Any]
-
-
-def back(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(gradient, **new)
 
 
 def back_under(pairs: Callable[[Options], ndarray]) -> Any:
     return under(pairs, "grouped_attention_grad")
 
 
-def times(at: int, factor: Callable[[Options], float]) -> Any:
-    """One of the gradients times a number, where there is one."""
-
-    return lambda **x: tuple(y * factor(x) if k == at else y for k, y in enumerate(gradient(**x)))
-
-
-def sent_by(at: int, which: Callable[[Options], ndarray], /, **x: Any) -> Any:
-    """What keys or values receive from some rows or heads [H N] alone."""
-    mine, found = which(x), gradient(**x)
-    arriving = {"d_output": x["d_output"] * mine[..., None], "d_lse": x["d_lse"] * mine}
-    return *found[:at], gradient(**x | arriving)[at], *found[at + 1 :]
-
-
 def last_row(x: Options) -> ndarray:
     N = x["query"].shape[2]
     return (np.arange(N) == N - 1)[None]
-
-
-def last_head(x: Options) -> ndarray:
-    r = heads_of_group(x)
-    return (np.arange(x["query"].shape[1]) % r == r - 1)[:, None]
-
-
-def hidden_times_zero(**x: Any) -> Any:
-    d_query, *others = gradient(**x)
-    return d_query + 0 * x["key"].sum((1, 2, 3))[:, None, None, None], *others
 
 
 def capped_as_by_one(**x: Any) -> Any:
@@ -77,13 +51,13 @@ add_faults("backward", (
      "this project", RECEIVES, "G > 1",
      back_under(lambda x: chosen(x, first_of(1)(x["selection"], x)))),
     (f"{BACK}_keys_of_last_row", "a key's gradient from the last row alone", "this project",
-     RECEIVES, "N > 1", partial(sent_by, 1, last_row)),
+     RECEIVES, "N > 1", partial(sent_by, gradient, 1, last_row)),
     (f"{BACK}_values_of_last_row", "a value's gradient from the last row alone", "this project",
-     RECEIVES, "N > 1", partial(sent_by, 2, last_row)),
+     RECEIVES, "N > 1", partial(sent_by, gradient, 2, last_row)),
     (f"{BACK}_keys_of_last_head", "a key's gradient from the last head of its group",
-     "levanter #449", RECEIVES, "H > G", partial(sent_by, 1, last_head)),
+     "levanter #449", RECEIVES, "H > G", partial(sent_by, gradient, 1, last_head)),
     (f"{BACK}_mean_over_heads", "the mean over a group's heads in place of their sum",
-     "prime-rl #2681", RECEIVES, "H > G", times(1, lambda x: 1 / heads_of_group(x))),
+     "prime-rl #2681", RECEIVES, "H > G", times(gradient, 1, lambda x: 1 / heads_of_group(x))),
     (f"{BACK}_short_block_lost", "a backward pass without a short last block", "this project",
      RECEIVES, "a short last block", back_under(without_last)),
     (f"{BACK}_of_all_keys", "a backward pass through all keys", "flash-attention #2623", WEIGHTS,
@@ -93,7 +67,8 @@ add_faults("backward", (
     (f"{BACK}_last_block_for_none", "a backward pass that reads -1 as the last block",
      "this project", NOTHING, "-1", back_under(last_for_none)),
     (f"{BACK}_hidden_key_times_zero", "0 times a hidden key in the queries' gradient",
-     "vllm #43961", NOTHING, "NaN in a hidden key", hidden_times_zero),
+     "vllm #43961", NOTHING, "NaN in a hidden key",
+     partial(hidden_times_zero, gradient, "key")),
     (f"{BACK}_causal_forgotten", "a backward pass without causality", "tt-metal #48899", WEIGHTS,
      "causal", back(causal=lambda x: False)),
     (f"{BACK}_window_ignored", "a backward pass without windows", "aiter #3158", WEIGHTS,
@@ -107,5 +82,5 @@ add_faults("backward", (
     (f"{BACK}_without_cap_slope", "a cap whose slope is left out", "this project", LIKE_GROUPED,
      "soft_cap", capped_as_by_one),
     (f"{BACK}_sink_missing", "a gradient of 0 by the sink", "flash-attention #1973", LIKE_GROUPED,
-     "sink", times(3, lambda x: 0.0)),
+     "sink", times(gradient, 3, lambda x: 0.0)),
 ))  # fmt: skip

@@ -8,9 +8,9 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.dtypes import round_to
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
-from attnverify.conventions.turning import frequencies, pairs
+from attnverify.conventions.turning import changed, frequencies, pairs
 from attnverify.faults.registry import add_controls, add_conventional, add_faults
 
 rotary, gradient = reference_of("rotary_embedding"), reference_of("rotary_embedding_grad")
@@ -18,15 +18,7 @@ PAIRS, WIDTH, EXACT, STILL, GIVEN, ROWS, TURN, WIDE = (
     f"rotary_embedding, clause {number}" for number in range(1, 9)
 )
 BACK = "rotary_embedding_grad"
-Options = dict[str, Any]
-
-
-def changed(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(rotary, **new)
-
-
-def back(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(gradient, **new)
+back = partial(with_arguments, gradient)
 
 
 def channels(R: int, pairing: str) -> tuple[slice, slice]:
@@ -113,10 +105,6 @@ def unturned_beyond(length: int, /, **x: Any) -> ndarray:
     return np.where(beyond, x["x"], rotary(**x))
 
 
-def of_first_entry(x: Options) -> ndarray:
-    return np.broadcast_to(x["positions"][:1], x["positions"].shape)
-
-
 def by_head(**x: Any) -> ndarray:
     """Row i of head h turned by the position of row h."""
     H, N = x["x"].shape[1:3]
@@ -173,14 +161,6 @@ def by_complex_numbers(**x: Any) -> ndarray:
     return y
 
 
-def reflected(angle: ndarray, cos: ndarray, sin: ndarray) -> Any:
-    return cos, sin, sin, -cos
-
-
-def exchanged(angle: ndarray, cos: ndarray, sin: ndarray) -> Any:
-    return sin, -cos, cos, sin
-
-
 HALF_ANGLE = {"wrong_in": ("float64",)}
 add_conventional("relative", (
     ("rotary_embedding_other_pairing", "pairing", "the other", "nanochat #264", PAIRS, "R > 1"),
@@ -222,11 +202,11 @@ add_faults("relative", (
     ("rotary_embedding_in_place", "the second channel made of the first one after its turn",
      "this project", TURN, "any", in_place),
     ("rotary_embedding_reflected", "pairs reflected, not turned", "this project", STILL, "any",
-     turned(reflected)),
+     turned(lambda angle, cos, sin: (cos, sin, sin, -cos))),
     ("rotary_embedding_one_sign", "a sine of the same sign in both channels", "this project",
      TURN, "a position other than 0", turned(lambda angle, cos, sin: (cos, sin, sin, cos))),
     ("rotary_embedding_tables_exchanged", "cosines and sines exchanged", "this project", STILL,
-     "any", turned(exchanged)),
+     "any", turned(lambda angle, cos, sin: (sin, -cos, cos, sin))),
     ("rotary_embedding_rest_cleared", "zeros in the channels that do not turn", "this project",
      WIDTH, "rotary_dim < D", rest_cleared),
     ("rotary_embedding_rest_shuffled", "channels that do not turn in another order",
@@ -245,7 +225,8 @@ add_faults("relative", (
     ("rotary_embedding_negative_at_zero", "negative positions taken for 0", "this project", EXACT,
      "negative positions", changed(positions=lambda x: np.maximum(x["positions"], 0))),
     ("rotary_embedding_first_entry", "the positions of the first batch entry for all",
-     "this project", ROWS, "B > 1", changed(positions=of_first_entry)),
+     "this project", ROWS, "B > 1", 
+     changed(positions=lambda x: np.broadcast_to(x["positions"][:1], x["positions"].shape))),
     ("rotary_embedding_by_head", "positions read along the heads", "this project", ROWS,
      "N > 1 or H > 1", by_head),
     ("rotary_embedding_consecutive", "positions that follow each other from the first",

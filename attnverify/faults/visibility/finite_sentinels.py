@@ -10,8 +10,8 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.faults.real_sizes.table import OURS, add_fault
-from attnverify.faults.registry import ALL, fault
+from attnverify.faults.changes import with_outputs
+from attnverify.faults.registry import ALL, OURS, add_faults, fault
 from attnverify.reference import attention
 
 ABSENT = "a hidden key is absent"
@@ -22,6 +22,14 @@ def weigh_with(sentinel: float, score: ndarray, visible: ndarray) -> ndarray:
     filled = np.where(visible, score, sentinel)
     weights = attention.weigh(filled, np.ones_like(visible))
     return np.where(visible.any(axis=-1, keepdims=True), weights, 0)
+
+
+def mixed_by_weights(weights: ndarray, visible: ndarray, value: ndarray) -> ndarray:
+    return attention.mix(weights, visible | (weights != 0), value)
+
+
+def value_grad_by_weights(w: ndarray, visible: ndarray, d: ndarray) -> ndarray:
+    return attention.mix(w.mT, w.mT != 0, d)
 
 
 FINE = ("float64",)
@@ -36,45 +44,6 @@ SENTINELS = (
     ("transformer_xl_attention", -1e8, "a hundred million", WIDE),
     ("learned_relative_attention", -1e7, "ten million", WIDE),
 )
-for operation, sentinel, size, dtypes in SENTINELS:
-    mixed = (
-        {}
-        if operation == "softmax"
-        else {
-            "mix": lambda weights, visible, value: attention.mix(
-                weights, visible | (weights != 0), value
-            )
-        }
-    )
-    add_fault(
-        operation,
-        f"sentinel_1e{round(np.log10(-sentinel))}",
-        {"weigh": partial(weigh_with, sentinel), **mixed},
-        kind="masks",
-        words=f"hidden scores of minus {size} instead of minus infinity",
-        clause=ABSENT,
-        reveals=f"a hidden key, visible scores below {sentinel:g}",
-        wrong_in=dtypes,
-    )
-
-
-def grad_weigh(operation: str, sentinel: float) -> None:
-    add_fault(
-        f"{operation}_grad",
-        "sentinel_1e8",
-        {
-            "weigh": partial(weigh_with, sentinel),
-            "value_grad": lambda w, visible, d: attention.mix(w.mT, w.mT != 0, d),
-        },
-        kind="backward",
-        words="hidden scores of minus a hundred million instead of minus infinity",
-        clause=ABSENT,
-        reveals="a hidden key, visible scores below -1e8 or NaN",
-    )
-
-
-for operation in ("scaled_dot_product_attention", "learned_relative_attention"):
-    grad_weigh(operation, -1e8)
 
 
 @fault("softmax", "a first tile of 16 keys at the lowest number counted in full",
@@ -89,8 +58,7 @@ def scaled_dot_product_attention_lowest_first_tile(mask: Any = None, **given: An
         e = attention.exponentials(score, visible)
         stale = (score[..., :16] < -6e4).all(axis=-1, keepdims=True) & visible[..., :16]
         e[..., :16] = np.where(stale, 1.0, e[..., :16])
-        total = e.sum(axis=-1, keepdims=True)
-        return np.where(visible, e / np.where(total == 0, 1, total), 0)
+        return np.where(visible, attention.over_sum(e), 0)
 
     return attention.scaled_dot_product_attention(mask=mask, **given, weigh=weigh)
 
@@ -121,8 +89,26 @@ def merge_masks_repeated(attn_mask: Any, key_padding_mask: Any, num_heads: int) 
     return CATALOGUE["merge_masks"].reference(repeated, key_padding_mask, num_heads)
 
 
-@fault("numerics", "outputs beyond 20000 are infinite", source=OURS,
-       clause="the sum of weights and values", reveals="values beyond 20000")  # fmt: skip
-def scaled_dot_product_attention_overflow_at_20000(**given: Any) -> Any:
-    output = attention.scaled_dot_product_attention(**given)
-    return np.where(np.abs(output) > 20000, np.copysign(np.inf, output), output)
+add_faults("backward", (
+    *((f"{operation}_grad_sentinel_1e8",
+      "hidden scores of minus a hundred million instead of minus infinity", OURS, ABSENT,
+      "a hidden key, visible scores below -1e8 or NaN",
+      {"weigh": partial(weigh_with, -1e8), "value_grad": value_grad_by_weights})
+      for operation in ("scaled_dot_product_attention", "learned_relative_attention")),
+))  # fmt: skip
+
+add_faults("numerics", (
+    ("scaled_dot_product_attention_overflow_at_20000", "outputs beyond 20000 are infinite", OURS,
+     "the sum of weights and values", "values beyond 20000",
+     with_outputs(attention.scaled_dot_product_attention, {0: lambda y, x:
+      np.where(np.abs(y) > 20000, np.copysign(np.inf, y), y)})),
+))  # fmt: skip
+
+add_faults("masks", (
+    *((f"{operation}_sentinel_1e{round(np.log10(-sentinel))}",
+       f"hidden scores of minus {size} instead of minus infinity", OURS, ABSENT,
+       f"a hidden key, visible scores below {sentinel:g}",
+       {"weigh": partial(weigh_with, sentinel)} | ({} if operation == "softmax" else
+        {"mix": mixed_by_weights}), {"wrong_in": dtypes})
+      for operation, sentinel, size, dtypes in SENTINELS),
+))  # fmt: skip

@@ -9,7 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
+from attnverify.faults.changes import where_given, with_outputs
 from attnverify.faults.registry import add_faults, fault
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN
 
@@ -40,58 +42,33 @@ def multi_head_attention_two_planes(
     )
 
 
-@fault("masks", "padding that hides queries as well as keys",
-       source="pytorch #63271", clause=MERGED, reveals="padding, N = M")  # fmt: skip
-def multi_head_self_attention_padded_queries(key_padding_mask: Any = None, **given: Any) -> Any:
-    def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        merged = attention.merge_masks(attn_mask, padding, H)
-        return merged if padding is None else np.where(padding[:, None, :, None], HIDDEN, merged)
+def over_rows(attn_mask: Any, padding: Any, H: int) -> ndarray:
+    """Padding that hides queries as well as keys."""
+    merged = attention.merge_masks(attn_mask, padding, H)
+    return merged if padding is None else np.where(padding[:, None, :, None], HIDDEN, merged)
 
-    return layers.multi_head_self_attention(
-        key_padding_mask=key_padding_mask, **given, merge_masks=merge
+
+def as_attention(attn_mask: Any, padding: Any, H: int) -> ndarray:
+    """Padding taken for an attention mask where B = N."""
+    if padding is None or padding.shape[0] != padding.shape[1]:
+        return attention.merge_masks(attn_mask, padding, H)
+    return np.where(padding, HIDDEN, attention.merge_masks(attn_mask, None, H))
+
+
+def cancelling(merged: ndarray, given: Inputs) -> ndarray:
+    """NaN where padding meets a pair that attn_mask hides."""
+    padding, alone = (
+        given["key_padding_mask"],
+        attention.merge_masks(given["attn_mask"], None, given["num_heads"]),
     )
+    twice = False if padding is None else padding[:, None, None, :] & (alone == HIDDEN)
+    return np.where(twice, np.nan, merged)
 
 
 def head_major(attn_mask: ndarray, H: int) -> ndarray:
     if attn_mask.ndim == 2:
         return attn_mask[None, None]
     return attn_mask.reshape(H, -1, *attn_mask.shape[1:]).swapaxes(0, 1)
-
-
-@fault("masks", "padding taken for an attention mask where B = N",
-       source="xformers commit afe1e3c9", clause=MERGED,
-       reveals="padding, B = N > 1")  # fmt: skip
-def multi_head_self_attention_padding_as_attention(
-    key_padding_mask: Any = None, **given: Any
-) -> Any:
-    def merge(attn_mask: Any, padding: Any, H: int) -> ndarray:
-        if padding is None or padding.shape[0] != padding.shape[1]:
-            return attention.merge_masks(attn_mask, padding, H)
-        return np.where(padding, HIDDEN, attention.merge_masks(attn_mask, None, H))
-
-    return layers.multi_head_self_attention(
-        key_padding_mask=key_padding_mask, **given, merge_masks=merge
-    )
-
-
-@fault("masks", "a float mask whose numbers padding wipes out",
-       source="this project", clause="merge_masks: attn_mask where it is float",
-       reveals="a float attn_mask and padding")  # fmt: skip
-def merge_masks_wipes_numbers(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    if key_padding_mask is not None and attn_mask is not None and attn_mask.dtype != bool:
-        attn_mask = attn_mask == HIDDEN
-    return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
-
-
-@fault("masks", "padding added with its sign lost where attn_mask is -inf",
-       source="this project", clause="merge_masks, clause 5",
-       reveals="a pair that both masks hide")  # fmt: skip
-def merge_masks_infinities_cancel(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    merged = attention.merge_masks(attn_mask, None, num_heads)
-    if key_padding_mask is None:
-        return merged
-    padded = key_padding_mask[:, None, None, :]
-    return np.where(padded & (merged == HIDDEN), np.nan, np.where(padded, HIDDEN, merged))
 
 
 add_faults("masks", (
@@ -116,4 +93,17 @@ add_faults("masks", (
      "llm-foundry commit 2302ab992", MERGED, "padding that is not symmetric",
      lambda key_padding_mask=None, **given: layers.multi_head_attention(key_padding_mask=None
      if key_padding_mask is None else key_padding_mask[:, ::-1], **given)),
+    ("multi_head_self_attention_padded_queries", "padding that hides queries as well as keys",
+     "pytorch #63271", MERGED, "padding, N = M", {"merge_masks": over_rows}),
+    ("multi_head_self_attention_padding_as_attention",
+     "padding taken for an attention mask where B = N", "xformers commit afe1e3c9", MERGED,
+     "padding, B = N > 1", {"merge_masks": as_attention}),
+    ("merge_masks_wipes_numbers", "a float mask whose numbers padding wipes out", "this project",
+     "merge_masks: attn_mask where it is float", "a float attn_mask and padding",
+     where_given(attention.merge_masks, attn_mask=lambda mask, x: mask if mask.dtype == bool or
+      x["key_padding_mask"] is None else mask == HIDDEN)),
+    ("merge_masks_infinities_cancel",
+     "padding added with its sign lost where attn_mask is -inf", "this project",
+     "merge_masks, clause 5", "a pair that both masks hide",
+     with_outputs(attention.merge_masks, {0: cancelling})),
 ))  # fmt: skip

@@ -6,7 +6,9 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.faults.arithmetic.softmax import empty_rows
-from attnverify.faults.registry import add_faults, fault
+from attnverify.faults.changes import where_given
+from attnverify.faults.registry import add_faults
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN
 
@@ -28,53 +30,16 @@ def added(hidden: float, factor: float = 1.0) -> Any:
     return see
 
 
-@fault("masks", "a mask of one head read as if it had them all",
-       source="x-transformers commit 503fd48", clause="softmax, clause 1",
-       reveals="a mask [B 1 N M], H > 1, B > 1")  # fmt: skip
-def scaled_dot_product_attention_mask_of_all_heads(
-    query: Any, key: Any, mask: Any = None, **given: Any
-) -> Any:
-    shape = (*query.shape[:3], key.shape[2])
-    if mask is not None and mask.ndim == 4 and mask.shape[2] == shape[2]:
-        mask = np.resize(mask, shape)
-    return attention.scaled_dot_product_attention(query, key, mask=mask, **given)
+def of_all_heads(mask: ndarray, given: Inputs) -> ndarray:
+    """A mask of one head read as if it had them all."""
+    shape = (*given["query"].shape[:3], given["key"].shape[2])
+    return np.resize(mask, shape) if mask.ndim == 4 and mask.shape[2] == shape[2] else mask
 
 
-@fault("masks", "numbers below -9000 hide", source="transformers PR #17306",
-       clause="softmax, clause 2: no finite number hides a key",
-       reveals="rows that are low throughout")  # fmt: skip
-def softmax_low_numbers_hide(score: ndarray, mask: Any = None) -> Any:
-    if mask is not None and mask.dtype != bool:
-        mask = np.where(mask < -9e3, HIDDEN, mask)
-    return attention.softmax(score, mask)
-
-
-def behind(visible: Any, given: Any) -> Any:
-    causal = attention.causal_mask(given["query"].shape[2], given["key"].shape[2])
-    return causal if visible is None else causal & visible
-
-
-@fault("masks", "a mask of keys applied to queries where N = M",
-       source="this project", clause="softmax, clause 1",
-       reveals="a mask [B 1 M], N = M")  # fmt: skip
-def additive_attention_mask_of_queries(mask: Any = None, query: Any = None, **given: Any) -> Any:
-    if (
-        mask is not None
-        and mask.ndim == 3
-        and mask.shape[1] == 1
-        and mask.shape[2] == query.shape[1]
-    ):
-        mask = mask.mT
-    return attention.additive_attention(query=query, mask=mask, **given)
-
-
-@fault("masks", "a key hidden from all where it is hidden from the first query",
-       source="this project", clause="softmax, clause 2",
-       reveals="a key that the first query alone does not see")  # fmt: skip
-def learned_relative_attention_first_row_mask(visible: Any = None, **given: Any) -> Any:
-    if visible is not None:
-        visible = np.broadcast_to(visible[..., :1, :], visible.shape)
-    return attention.learned_relative_attention(visible=visible, **given)
+def of_queries(mask: ndarray, given: Inputs) -> ndarray:
+    """A mask of keys [B 1 M] applied to queries where N = M."""
+    of_keys = mask.ndim == 3 and mask.shape[1] == 1
+    return mask.mT if of_keys and mask.shape[2] == given["query"].shape[1] else mask
 
 
 add_faults("masks", (
@@ -115,4 +80,20 @@ add_faults("masks", (
      "this project", "softmax, clause 1", "a mask [B H N M], H > 1", lambda mask=None, **given:
      attention.scaled_dot_product_attention( mask=mask[:, :1]
      if mask is not None and mask.ndim == 4 else mask, **given )),
+    ("scaled_dot_product_attention_mask_of_all_heads",
+     "a mask of one head read as if it had them all", "x-transformers commit 503fd48",
+     "softmax, clause 1", "a mask [B 1 N M], H > 1, B > 1",
+     where_given(attention.scaled_dot_product_attention, mask=of_all_heads)),
+    ("softmax_low_numbers_hide", "numbers below -9000 hide", "transformers PR #17306",
+     "softmax, clause 2: no finite number hides a key", "rows that are low throughout",
+     where_given(attention.softmax, mask=lambda mask, x: mask if mask.dtype == bool else
+      np.where(mask < -9e3, HIDDEN, mask))),
+    ("additive_attention_mask_of_queries", "a mask of keys applied to queries where N = M",
+     "this project", "softmax, clause 1", "a mask [B 1 M], N = M",
+     where_given(attention.additive_attention, mask=of_queries)),
+    ("learned_relative_attention_first_row_mask",
+     "a key hidden from all where it is hidden from the first query", "this project",
+     "softmax, clause 2", "a key that the first query alone does not see",
+     where_given(attention.learned_relative_attention, visible=lambda visible, x:
+      np.broadcast_to(visible[..., :1, :], visible.shape))),
 ))  # fmt: skip

@@ -4,16 +4,15 @@ a full table.
 """
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.faults.registry import add_faults, fault
+from attnverify.faults.changes import first, normed_by, of_part, where_given, with_outputs, written
+from attnverify.faults.registry import OURS, add_faults
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, gradients, layers
 from attnverify.reference.attention import inverse_root
-
-OURS = "this project"
 
 
 def of_two_keys(score: ndarray, visible: ndarray) -> ndarray:
@@ -21,85 +20,25 @@ def of_two_keys(score: ndarray, visible: ndarray) -> ndarray:
     return attention.weigh(score[..., ::-1] if swapped else score, visible)
 
 
-@fault("masks", "a mask [B 1 N M] read as [1 H N M] where B = H", source=OURS,
-       clause="softmax, clause 1", reveals="a mask [B 1 N M], B = H > 1")  # fmt: skip
-def scaled_dot_product_attention_mask_axes_exchanged(
-    query: ndarray, mask: Any = None, **given: Any
-) -> Any:
-    if (
-        mask is not None
-        and mask.ndim == 4
-        and mask.shape[1] == 1
-        and query.shape[0] == query.shape[1]
-    ):
-        mask = mask.swapaxes(0, 1)
-    return attention.scaled_dot_product_attention(query, mask=mask, **given)
+def of_square(mask: ndarray, given: Inputs) -> ndarray:
+    """A mask [B 1 N M] read as [1 H N M] where B = H."""
+    B, H = given["query"].shape[:2]
+    return mask.swapaxes(0, 1) if mask.ndim == 4 and mask.shape[1] == 1 and B == H else mask
 
 
-@fault("backward", "gradients of columns beyond 64 never written", source=OURS,
-       clause="gradients by key", reveals="D > 64")  # fmt: skip
-def alibi_attention_grad_first_64_columns(**given: Any) -> Any:
-    d_query, d_key, d_value = gradients.alibi_attention_grad(**given)
-    d_key[..., 64:] = 0
-    return d_query, d_key, d_value
+def for_first_head(keep: ndarray, given: Inputs) -> ndarray:
+    """A draw that broadcasts, everything kept in the other heads."""
+    if keep.ndim == 4 and keep.shape[1] > 1:
+        return keep
+    others = np.arange(given["query"].shape[1]) > 0
+    whole = np.broadcast_to(keep, (*given["query"].shape[:3], keep.shape[-1]))
+    return whole | others[:, None, None]
 
 
-@fault("masks", "one batch's heads read as one mask for all", source=OURS,
-       clause="merge_masks, clause 2", reveals="a mask [B*H N M], B = 1, H > 1")  # fmt: skip
-def merge_masks_single_batch(attn_mask: Any, key_padding_mask: Any, num_heads: int) -> Any:
-    if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) == num_heads:
-        attn_mask = np.broadcast_to(attn_mask[:1], attn_mask.shape)
-    return attention.merge_masks(attn_mask, key_padding_mask, num_heads)
-
-
-@fault("memory", "an empty memory that stays empty", source=OURS,
-       clause="update_mems, clause 1", reveals="S = 0")  # fmt: skip
-def update_mems_empty_memory(hids: Any, mems: Any, mem_len: int) -> Any:
-    if mems is not None and mems[0].shape[1] == 0:
-        return [mem.copy() for mem in mems]
-    return attention.update_mems(hids, mems, mem_len)
-
-
-@fault("dropout", "a draw that broadcasts, read for the first head alone",
-       source=OURS, clause="dropout, clause 1",
-       reveals="keep [N M] or [B 1 N M], H > 1")  # fmt: skip
-def scaled_dot_product_attention_draw_broadcast(
-    keep: Any = None, query: Any = None, **given: Any
-) -> Any:
-    if keep is not None and (keep.ndim < 4 or keep.shape[1] == 1):
-        keep = (
-            np.broadcast_to(keep, (*query.shape[:3], keep.shape[-1]))
-            | (np.arange(query.shape[1]) > 0)[:, None, None]
-        )
-    return attention.scaled_dot_product_attention(query=query, keep=keep, **given)
-
-
-@fault("blocks", "batches beyond 8 never written", source=OURS, clause="[B H N E]",
-       reveals="B > 8")  # fmt: skip
-def learned_relative_attention_first_8_batches(**given: Any) -> Any:
-    output = attention.learned_relative_attention(**given)
-    output[8:] = 0
-    return output
-
-
-def first_128_columns(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
-    part = x[..., :128]
-    y = (
-        weight
-        * (x - part.mean(axis=-1, keepdims=True))
-        / np.sqrt(part.var(axis=-1, keepdims=True) + eps)
-    )
-    return y if bias is None else y + bias
-
-
-@fault("relative", "the gradient by the table of the first two batches alone",
-       source=OURS, clause="learned_relative_attention_grad: the sum over b",
-       reveals="B > 2")  # fmt: skip
-def learned_relative_attention_grad_two_batches(d_output: ndarray, **given: Any) -> Any:
-    grads = list(gradients.learned_relative_attention_grad(d_output, **given))
-    two = np.where(np.arange(len(d_output))[:, None, None, None] < 2, d_output, 0)
-    grads[3] = gradients.learned_relative_attention_grad(two, **given)[3]
-    return tuple(grads)
+def of_first_head(mask: ndarray, given: Inputs) -> ndarray:
+    """One batch's heads read as one mask for all."""
+    alone = mask.ndim == 3 and len(mask) == given["num_heads"]
+    return np.broadcast_to(mask[:1], mask.shape) if alone else mask
 
 
 add_faults("shifts", (
@@ -111,6 +50,10 @@ add_faults("shifts", (
 add_faults("dropout", (
     ("dropout_bounded", "a p beyond 0.8 taken for 0.8", OURS, "dropout, clause 2", "p > 0.8",
      lambda weights, keep, p: attention.dropout(weights, keep, min(p, 0.8))),
+    ("scaled_dot_product_attention_draw_broadcast",
+     "a draw that broadcasts, read for the first head alone", OURS, "dropout, clause 1",
+     "keep [N M] or [B 1 N M], H > 1",
+     where_given(attention.scaled_dot_product_attention, keep=for_first_head)),
 ))  # fmt: skip
 
 
@@ -136,6 +79,8 @@ add_faults("blocks", (
      "scaled_dot_product_score", "D > 128", lambda query, key, **given:
      attention.alibi_attention( query, key, **given, score=lambda query, key:
      attention.alibi_score( query, key, products=lambda q, k: q[..., :128] @ k[..., :128].mT ), )),
+    ("learned_relative_attention_first_8_batches", "batches beyond 8 never written", OURS,
+     "[B H N E]", "B > 8", with_outputs(attention.learned_relative_attention, {0: written(8)})),
 ))  # fmt: skip
 
 
@@ -144,6 +89,10 @@ add_faults("memory", (
      "S > 64",
      lambda hids, mems, mem_len: attention.update_mems(hids, None if mems is None else [mem[:,
       -64:] for mem in mems], mem_len)),
+    ("update_mems_empty_memory", "an empty memory that stays empty", OURS,
+     "update_mems, clause 1", "S = 0",
+     with_outputs(attention.update_mems, {0: lambda new, x: new if x["mems"] is None or
+      x["mems"][0].shape[1] else [mem.copy() for mem in x["mems"]]})),
 ))  # fmt: skip
 
 
@@ -161,6 +110,10 @@ add_faults("relative", (
      "learned_relative_score, clause 3", "M = P, or N = P", lambda **given:
      attention.learned_relative_score( **given, table_rows=lambda N, M, P, align:
      np.clip( attention.table_rows(N, M, P, align), 2, 2 * P - 2 ), )),
+    ("learned_relative_attention_grad_two_batches",
+     "the gradient by the table of the first two batches alone", OURS,
+     "learned_relative_attention_grad: the sum over b", "B > 2",
+     of_part(gradients.learned_relative_attention_grad, [3], first(2))),
 ))  # fmt: skip
 
 
@@ -184,5 +137,21 @@ add_faults("layers", (
      layers.multi_head_attention(parameters={name: x for name, x in parameters.items()
      if num_heads > 1 or name != "out_proj.bias"}, num_heads=num_heads, **given)),
     ("transformer_xl_layer_first_128_columns", "a norm over the first 128 columns' variance", OURS,
-     "transformer_xl_layer, clause 3", "F > 128", {"norm": first_128_columns}),
+     "transformer_xl_layer, clause 3", "F > 128", {"norm": partial(normed_by, 128)}),
+))  # fmt: skip
+
+add_faults("masks", (
+    ("scaled_dot_product_attention_mask_axes_exchanged",
+     "a mask [B 1 N M] read as [1 H N M] where B = H", OURS, "softmax, clause 1",
+     "a mask [B 1 N M], B = H > 1",
+     where_given(attention.scaled_dot_product_attention, mask=of_square)),
+    ("merge_masks_single_batch", "one batch's heads read as one mask for all", OURS,
+     "merge_masks, clause 2", "a mask [B*H N M], B = 1, H > 1",
+     where_given(attention.merge_masks, attn_mask=of_first_head)),
+))  # fmt: skip
+
+add_faults("backward", (
+    ("alibi_attention_grad_first_64_columns", "gradients of columns beyond 64 never written", OURS,
+     "gradients by key", "D > 64",
+     with_outputs(gradients.alibi_attention_grad, {1: written(64, -1)})),
 ))  # fmt: skip

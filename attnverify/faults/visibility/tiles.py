@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.faults.changes import along, first, of_part, where_given, with_outputs, written
 from attnverify.faults.registry import add_faults, fault
+from attnverify.inputs.recipe import Inputs
 from attnverify.reference import attention, gradients
 
 TAIL = "the sum runs over the keys that the row sees"
@@ -25,14 +27,6 @@ def padded_weigh(to: int) -> Any:
         return attention.weigh(wide, seen)[..., : score.shape[-1]]
 
     return weigh
-
-
-@fault("blocks", "values beyond column 64 left out", source="this project",
-       clause=TAIL, reveals="E > 64")  # fmt: skip
-def alibi_attention_first_64_values(value: Any, **given: Any) -> Any:
-    output = attention.alibi_attention(value=value, **given)
-    output[..., 64:] = 0
-    return output
 
 
 @fault("blocks",
@@ -56,16 +50,6 @@ def scaled_dot_product_attention_expanded_tail(**given: Any) -> Any:
     return attention.scaled_dot_product_attention(**wide, see=see)
 
 
-@fault("blocks", "rows rounded up to 64 that overwrite the next head's gradient",
-       source="FlagGems PR #898", clause="gradients by value",
-       reveals="M no multiple of 64, H > 1")  # fmt: skip
-def scaled_dot_product_attention_grad_overrun(**given: Any) -> Any:
-    d_query, d_key, d_value, *others = gradients.scaled_dot_product_attention_grad(**given)
-    M = d_value.shape[2]
-    d_value[:, 1:, : -M % 64] = 0
-    return d_query, d_key, d_value, *others
-
-
 def without(end: Any) -> Any:
     """Softmax over the first ``end(M)`` keys."""
     return lambda score, visible: attention.weigh(
@@ -73,47 +57,9 @@ def without(end: Any) -> Any:
     )
 
 
-@fault("blocks", "a grid of N // 16 blocks, the last rows never written",
-       source="this project", clause="[B H N E]",
-       reveals="N > 16, no multiple of 16")  # fmt: skip
-def transformer_xl_attention_unwritten_rows(**given: Any) -> Any:
-    output = attention.transformer_xl_attention(**given)
-    N = output.shape[2]
-    output[:, :, N // 16 * 16 if N > 16 else N :] = 0
-    return output
-
-
-@fault("blocks", "gradients of keys beyond 512 never written",
-       source="this project", clause="gradients by key", reveals="M > 512")  # fmt: skip
-def alibi_attention_grad_first_512(**given: Any) -> Any:
-    d_query, d_key, d_value = gradients.alibi_attention_grad(**given)
-    d_key[:, :, 512:] = 0
-    return d_query, d_key, d_value
-
-
-@fault("blocks", "gradients that add up the first 64 queries",
-       source="this project", clause="gradients by key", reveals="N > 64")  # fmt: skip
-def transformer_xl_attention_grad_first_64_queries(d_output: Any, **given: Any) -> Any:
-    cut = np.where(np.arange(d_output.shape[2])[:, None] < 64, d_output, 0)
-    first = gradients.transformer_xl_attention_grad(cut, **given)
-    return gradients.transformer_xl_attention_grad(d_output, **given)[0], *first[1:]
-
-
-@fault("blocks", "the mask forgotten beyond key 512", source="pytorch #162588",
-       clause="softmax, clause 1", reveals="a mask, M > 512")  # fmt: skip
-def scaled_dot_product_attention_long_mask(mask: Any = None, **given: Any) -> Any:
-    if mask is not None and mask.shape[-1] > 512:
-        mask = mask.copy()
-        mask[..., 512:] = mask.dtype == bool
-    return attention.scaled_dot_product_attention(mask=mask, **given)
-
-
-@fault("blocks", "the mask forgotten beyond key 64", source="pytorch #162588",
-       clause="alibi_attention: visible", reveals="visible, M > 64")  # fmt: skip
-def alibi_attention_long_mask(visible: Any = None, **given: Any) -> Any:
-    if visible is not None and visible.shape[-1] > 64:
-        visible = visible | (np.arange(visible.shape[-1]) >= 64)
-    return attention.alibi_attention(visible=visible, **given)
+def overrun(d_value: ndarray, given: Inputs) -> ndarray:
+    d_value[:, 1:, : -d_value.shape[2] % 64] = 0
+    return d_value
 
 
 def clipped_distance(query: Any, key: Any) -> Any:
@@ -174,4 +120,29 @@ add_faults("blocks", (
      if (query.shape[2] % 128 == 0) else attention.weigh )),
     ("alibi_attention_clipped_distance", "distances beyond 128 taken for 128", "this project",
      "alibi_attention: the bias", "M > 129", {"score": clipped_distance}),
+    ("alibi_attention_first_64_values", "values beyond column 64 left out", "this project", TAIL,
+     "E > 64", with_outputs(attention.alibi_attention, {0: written(64, -1)})),
+    ("scaled_dot_product_attention_grad_overrun",
+     "rows rounded up to 64 that overwrite the next head's gradient", "FlagGems PR #898",
+     "gradients by value", "M no multiple of 64, H > 1",
+     with_outputs(gradients.scaled_dot_product_attention_grad, {2: overrun})),
+    ("transformer_xl_attention_unwritten_rows",
+     "a grid of N // 16 blocks, the last rows never written", "this project", "[B H N E]",
+     "N > 16, no multiple of 16",
+     with_outputs(attention.transformer_xl_attention, {0: lambda y, x: along(2, lambda i, N:
+      i < (N // 16 * 16 if N > 16 else N))(y)})),
+    ("alibi_attention_grad_first_512", "gradients of keys beyond 512 never written",
+     "this project", "gradients by key", "M > 512",
+     with_outputs(gradients.alibi_attention_grad, {1: written(512, 2)})),
+    ("transformer_xl_attention_grad_first_64_queries",
+     "gradients that add up the first 64 queries", "this project", "gradients by key", "N > 64",
+     of_part(gradients.transformer_xl_attention_grad, range(1, 6), first(64, 2))),
+    ("scaled_dot_product_attention_long_mask", "the mask forgotten beyond key 512",
+     "pytorch #162588", "softmax, clause 1", "a mask, M > 512",
+     where_given(attention.scaled_dot_product_attention, mask=lambda mask, x:
+      np.where(np.arange(mask.shape[-1]) < 512, mask, mask.dtype.type(mask.dtype == bool)))),
+    ("alibi_attention_long_mask", "the mask forgotten beyond key 64", "pytorch #162588",
+     "alibi_attention: visible", "visible, M > 64",
+     where_given(attention.alibi_attention, visible=lambda visible, x: visible |
+      (np.arange(visible.shape[-1]) >= 64))),
 ))  # fmt: skip

@@ -2,22 +2,18 @@
 Faults of which keys a row sees by windows, chunks, lengths, segments, blocks and pinned keys.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from attnverify.conventions.layer_rows import with_arguments
+from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import visible_keys
 from attnverify.conventions.visibility import real_offset
 from attnverify.faults.registry import add_conventional, add_faults
 
-Options = dict[str, Any]
-
-
-def changed(**new: Callable[[Options], Any]) -> Any:
-    return with_arguments(visible_keys, **new)
+changed = partial(with_arguments, visible_keys)
 
 
 def one_shorter(x: Options) -> Any:
@@ -62,16 +58,6 @@ def padded_segment(**x: Any) -> ndarray:
     return seen if x["segments"] is None else seen & (x["segments"][1] >= 0)[:, None, :]
 
 
-def one_key_more(x: Options) -> Any:
-    """Lengths that count the key behind the last."""
-    return None if x["lengths"] is None else np.minimum(x["lengths"] + 1, x["M"])
-
-
-def with_place(change: Callable[..., Any]) -> Any:
-    """The rows left where they stand, whatever else is changed."""
-    return lambda **x: change(**x | {"offset": real_offset(x)})
-
-
 add_faults("masks", (
     ("visible_keys_window_one_short_in_decode", "a decode step that loses its oldest key",
      "sglang #32087", "visible_keys, clause 6", "N = 1, a left window",
@@ -96,7 +82,9 @@ add_faults("masks", (
     ("visible_keys_padding_segment", "segment -1 taken for padding", "this project",
      "visible_keys, clause 9", "segment -1", padded_segment),
     ("visible_keys_length_one_more", "the key behind the last one seen", "this project",
-     "visible_keys, clause 2", "lengths < M", with_place(changed(lengths=one_key_more))),
+     "visible_keys, clause 2", "lengths < M", changed(
+     offset=real_offset,
+     lengths=lambda x: None if x["lengths"] is None else np.minimum(x["lengths"] + 1, x["M"]))),
     ("visible_keys_window_or_chunk", "a chunk that switches the window off", "this project",
      "visible_keys, clause 6", "window and chunk",
      changed(window=lambda x: None if x["chunk"] else x["window"])),

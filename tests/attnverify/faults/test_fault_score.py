@@ -3,6 +3,8 @@ The kill score: its sequence is that of a run, its gate can fail, and a user's o
 measured by it.
 """
 
+import contextlib
+import copy
 import json
 import subprocess
 import sys
@@ -13,9 +15,13 @@ import numpy as np
 import pytest
 
 from attnverify import ROOT
+from attnverify.catalogue.operation import CATALOGUE
+from attnverify.catalogue.pytrees import map_leaves
 from attnverify.cli import main
 from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
 from attnverify.faults.user_tests import measure_user_tests
+from attnverify.inputs.expand import expand
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.verdicts import columns, one_case
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.tally import Options
@@ -54,6 +60,16 @@ def test_the_score_judges_the_very_cases_of_a_run(
         )
         assert tally.verdict == "passed"
     assert len(seen["score"]) > 40 and seen["score"] == seen["cells"]
+
+
+@pytest.mark.parametrize("operation", CATALOGUE)
+def test_a_fault_takes_every_argument(operation: str) -> None:
+    """One that refuses what its operation takes is told by any call, whatever its numbers are."""
+    inputs = expand(fixed_recipe(CATALOGUE[operation], {"N": 3, "M": 3}), "float32")
+    for each in (*FAULTS.values(), *CONTROLS.values()):
+        if each.operation.name == operation:
+            with contextlib.suppress(ValueError):
+                each.fresh()(**map_leaves(copy.copy, inputs))
 
 
 def recording(judge: Any, seen: list[Any]) -> Any:
