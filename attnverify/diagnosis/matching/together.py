@@ -19,6 +19,7 @@ from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate, candidates, combined, from_change
 from attnverify.diagnosis.layers.in_stages import with_reference
 from attnverify.diagnosis.matching.best import CLEARLY, best_matches, law_of
+from attnverify.diagnosis.matching.parts import count_numbers
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.observation import Observation, arrays
 from attnverify.reference import layers
@@ -137,10 +138,6 @@ def effective(able: Sequence[Candidate], o: Observation) -> list[Candidate]:
     """Those that say another thing than the specification to a case."""
     law = replace(o, actual=o.expected)
     return [c for c in able if (x := answer_of(c, o)) and law.distance(tuple(x)) > 1]
-
-
-def count_numbers(o: Observation) -> int:
-    return sum(x.size for x in o.actual)
 
 
 def extended(

@@ -16,9 +16,9 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import Convention, conventions
+from attnverify.conventions.visibility import hidden_but
 from attnverify.diagnosis.mistakes.memory import memory_mistakes, merge_mistakes
 from attnverify.diagnosis.mistakes.misread import (
-    exchanged_pairs,
     first_of,
     misread_arguments,
     takes,
@@ -53,7 +53,6 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     yield from memory_mistakes(operation)
     yield from merge_mistakes(operation)
     yield from shown(operation, OF_OUTPUTS)
-    yield from exchanged_pairs(operation)
     yield from shown(operation, OF_AXES)
 
 
@@ -168,15 +167,7 @@ def with_hidden_keys(
     name: str, seen: Callable[[ndarray, int], ndarray], operation: Operation, inputs: Inputs
 ) -> Any:
     M, mask = inputs["key"].shape[-2], inputs.get(name)
-    keys = seen(np.arange(M), M)[None]
-    new = (
-        keys
-        if mask is None
-        else mask & keys
-        if mask.dtype == bool
-        else np.where(keys, mask, -np.inf)
-    )
-    return operation.reference(**inputs | {name: new})
+    return operation.reference(**inputs | {name: hidden_but(mask, seen(np.arange(M), M)[None])})
 
 
 def first_columns(x: ndarray, width: int) -> ndarray:
@@ -194,6 +185,13 @@ def exchanged(x: ndarray, one: int, other: int) -> ndarray:
 def reshaped_instead_of_transposed(x: ndarray, one: int, other: int) -> ndarray:
     """Axes exchanged by a reshape, as ``view`` for ``transpose`` does it."""
     return x.swapaxes(one, other).reshape(x.shape) if x.ndim > other else x
+
+
+def with_neighbours_exchanged(x: ndarray, axis: int) -> ndarray:
+    """The first two places of an axis exchanged, where it has them."""
+    if x.ndim < -axis or x.shape[axis] < 2:
+        return x
+    return x.take([1, 0, *range(2, x.shape[axis])], axis=axis)
 
 
 def taking(*names: str) -> Callable[[Operation], bool]:
@@ -294,6 +292,11 @@ OF_OUTPUTS: tuple[Row, ...] = (
     ),
     (lambda op: has_outputs(op) and "E" in op.sizes and "D" in op.sizes,
      "an output of zeros beyond the query's width", zeros_beyond_query_width),
+    *(
+        (has_outputs, f"the first two {name} of the output exchanged",
+         partial(with_changed_output, partial(with_neighbours_exchanged, axis=axis)))
+        for axis, name in ((-1, "columns"), (-2, "rows"), (-3, "heads"), (-4, "batch elements"))
+    ),
 )  # fmt: skip
 OF_AXES: tuple[Row, ...] = (
     *(

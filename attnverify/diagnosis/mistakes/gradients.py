@@ -111,19 +111,18 @@ def with_one_reader(operation: Operation, inputs: Inputs, place: int) -> Any:
 
 def within_key_width(operation: Operation, inputs: Inputs) -> Any:
     """Return the gradients of the columns that value and query share."""
-    D = inputs["query"].shape[-1]
-    kept = np.arange(inputs["value"].shape[-1]) < D
-    return operation.reference(
-        **inputs | {name: inputs[name] * kept for name in ("value", "d_output")}
-    )
+    return operation.reference(**inputs | cut_to_key_width(inputs))
 
 
 def within_key_width_but_delta(operation: Operation, inputs: Inputs) -> Any:
     """Return the same with the sum over the output and its gradient as it is."""
-    D = inputs["query"].shape[-1]
-    kept = np.arange(inputs["value"].shape[-1]) < D
-    cut = {name: inputs[name] * kept for name in ("value", "d_output")}
-    return evaluate_with_delta(spec_stages(operation, inputs | cut), inputs, inputs["d_output"])
+    cut = inputs | cut_to_key_width(inputs)
+    return evaluate_with_delta(spec_stages(operation, cut), inputs, inputs["d_output"])
+
+
+def cut_to_key_width(inputs: Inputs) -> Inputs:
+    kept = np.arange(inputs["value"].shape[-1]) < inputs["query"].shape[-1]
+    return {name: inputs[name] * kept for name in ("value", "d_output")}
 
 
 ROW_AGAIN = (

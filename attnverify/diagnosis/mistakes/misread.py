@@ -174,27 +174,3 @@ def with_rows(
 
 def first_of(x: ndarray, axis: int) -> ndarray:
     return np.broadcast_to(x.take([0], axis=axis), x.shape).copy()
-
-
-NEIGHBOURS = {"columns": -1, "rows": -2, "heads": -3, "batch elements": -4}
-
-
-def exchanged_pairs(operation: Operation) -> Iterator[Mistake]:
-    """Words and function of each axis of which the first two places may be exchanged."""
-    if not operation.is_gradient and operation.axes:
-        for name, axis in NEIGHBOURS.items():
-            yield (
-                f"the first two {name} of the output exchanged",
-                partial(with_neighbours_exchanged, axis=axis),
-            )
-
-
-def with_neighbours_exchanged(operation: Operation, inputs: Inputs, axis: int) -> Any:
-    found = operation.reference(**inputs)
-    first = found[0] if isinstance(found, tuple) else found
-    if not isinstance(first, ndarray) or first.ndim < -axis or first.shape[axis] < 2:
-        return found
-    order = np.arange(first.shape[axis])
-    order[:2] = 1, 0
-    changed = first.take(order, axis=axis)
-    return (changed, *found[1:]) if isinstance(found, tuple) else changed

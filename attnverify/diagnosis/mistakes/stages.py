@@ -289,20 +289,13 @@ def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
                 yield told, partial(change, lambda x, dtype=dtype: round_to(x, dtype))
 
 
-def with_rounded_sums(rounding: Rounding, s: StagedAttention) -> StagedAttention:
+def with_rounded_softmax(of_e: Rounding, of_total: Rounding, s: StagedAttention) -> StagedAttention:
+    """Return the exponentials rounded before they are divided, or their sum, or both."""
+
     def weigh(score: ndarray, visible: ndarray) -> ndarray:
         e = attention.exponentials(score, visible)
-        total = rounding(e.sum(axis=-1, keepdims=True))
-        return e / np.where(total == 0, 1, total)
-
-    return replace(s, weigh=weigh)
-
-
-def with_rounded_exponentials(rounding: Rounding, s: StagedAttention) -> StagedAttention:
-    def weigh(score: ndarray, visible: ndarray) -> ndarray:
-        e = attention.exponentials(score, visible)
-        total = e.sum(axis=-1, keepdims=True)
-        return rounding(e) / np.where(total == 0, 1, total)
+        total = of_total(e.sum(axis=-1, keepdims=True))
+        return of_e(e) / np.where(total == 0, 1, total)
 
     return replace(s, weigh=weigh)
 
@@ -408,9 +401,7 @@ def value_gradient_unmasked(s: StagedAttention) -> StagedAttention:
     def weigh_all(score: ndarray) -> ndarray:
         bare = score if s.bias is None else score - s.bias
         causal = np.broadcast_to(True if s.causal is None else s.causal, score.shape)
-        weights = attention.weigh(bare, causal)
-        keep = s.inputs.get("keep")
-        return weights * s.kept if keep is None else np.where(keep, weights * s.kept, 0.0)
+        return dropped(s, attention.weigh(bare, causal))
 
     from_scores: dict[str, ndarray] = {}
 
@@ -510,8 +501,18 @@ ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], 
         "prob",
         lambda rounding, s: replace(s, stored=rounding),
     ),
-    (ANY, "exponentials", "prob", with_rounded_exponentials),
-    (ANY, "sums of the softmax", "softmax", with_rounded_sums),
+    (
+        ANY,
+        "exponentials",
+        "prob",
+        lambda rounding, s: with_rounded_softmax(rounding, np.asarray, s),
+    ),
+    (
+        ANY,
+        "sums of the softmax",
+        "softmax",
+        lambda rounding, s: with_rounded_softmax(np.asarray, rounding, s),
+    ),
     (
         FLOATS,
         "float masks",

@@ -6,6 +6,7 @@ last tile, partial results merged wrongly. Each is another way from scores to we
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -15,6 +16,9 @@ from attnverify.reference.staged_attention import Change, StagedAttention
 
 Tiles = tuple[ndarray, ...]
 """The scores of each tile, minus infinity where a pair is hidden."""
+
+Rescaling = Callable[[ndarray], Any]
+"""What becomes of the factor that brings what came before to a new maximum."""
 
 SIZES = (16, 32, 64, 128, 8, 4)
 
@@ -155,50 +159,39 @@ def normalised(e: ndarray, total: ndarray) -> ndarray:
     return e / np.where(total == 0, 1, total)
 
 
-def running(score: ndarray, size: int) -> tuple[list[ndarray], list[ndarray]]:
+def fully(factor: ndarray) -> ndarray:
+    return factor
+
+
+def not_at_all(factor: ndarray) -> float:
+    return 1.0
+
+
+def by_the_inverse(factor: ndarray) -> ndarray:
+    return 1 / np.where(factor == 0, 1, factor)
+
+
+def carried(
+    score: ndarray, size: int, of_sum: Rescaling = fully, of_output: Rescaling = fully
+) -> tuple[ndarray, ndarray]:
     """
-    Return the exponentials of each tile under the maximum so far, and the factor that each later
-    tile owes to what came before.
+    Return the exponentials and their sum as an online softmax carries them, each rescaled in its
+    own way by the factor that a tile with a higher maximum owes to what came before.
     """
-    top, exponentials, factors = np.full((*score.shape[:-1], 1), -np.inf), [], []
+    top, total = np.full((*score.shape[:-1], 1), -np.inf), np.zeros((*score.shape[:-1], 1))
+    weights: list[ndarray] = []
     for tile in split(score, size):
         new = np.maximum(top, tile.max(axis=-1, keepdims=True))
         base = np.where(np.isneginf(new), 0.0, new)
-        exponentials.append(np.exp(tile - base))
-        factors.append(np.exp(top - base))
-        top = new
-    return exponentials, factors
+        e, factor = np.exp(tile - base), np.exp(top - base)
+        total = total * of_sum(factor) + e.sum(axis=-1, keepdims=True)
+        weights, top = [w * of_output(factor) for w in weights] + [e], new
+    return np.concatenate(weights, axis=-1), total
 
 
-def accumulated(
-    score: ndarray, size: int, rescale_sum: bool = True, rescale_output: bool = True
-) -> ndarray:
-    """Return the weights that an online softmax gives when it rescales no more than it is told."""
-    exponentials, factors = running(score, size)
-    total = np.zeros((*score.shape[:-1], 1))
-    weights: list[ndarray] = []
-    for e, factor in zip(exponentials, factors, strict=True):
-        total = total * (factor if rescale_sum else 1.0) + e.sum(axis=-1, keepdims=True)
-        weights = [w * (factor if rescale_output else 1.0) for w in weights] + [e]
-    return normalised(np.concatenate(weights, axis=-1), total)
-
-
-def rescaled_by_inverse(score: ndarray, size: int) -> ndarray:
-    """What came before is divided by the factor that it should be multiplied by."""
-    exponentials, factors = running(score, size)
-    weights: list[ndarray] = []
-    for e, factor in zip(exponentials, factors, strict=True):
-        weights = [w / np.where(factor == 0, 1, factor) for w in weights] + [e]
-    total = sum_of_tiles(exponentials, factors)
-    return normalised(np.concatenate(weights, axis=-1), total)
-
-
-def sum_of_tiles(exponentials: list[ndarray], factors: list[ndarray]) -> ndarray:
-    """The sum as an online softmax carries it."""
-    total = np.zeros_like(factors[0])
-    for e, factor in zip(exponentials, factors, strict=True):
-        total = total * factor + e.sum(axis=-1, keepdims=True)
-    return total
+def accumulated(score: ndarray, size: int, **rescaling: Rescaling) -> ndarray:
+    """Return the weights of an online softmax that rescales in another way."""
+    return normalised(*carried(score, size, **rescaling))
 
 
 def last_tile_unshifted(score: ndarray, size: int) -> ndarray:
@@ -287,16 +280,16 @@ def with_last_key_again(score: ndarray, size: int) -> ndarray:
 
 TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     "an output that is not rescaled when the maximum rises, in tiles of {size} keys": partial(
-        accumulated, rescale_output=False
+        accumulated, of_output=not_at_all
     ),
     "a sum that is not rescaled when the maximum rises, in tiles of {size} keys": partial(
-        accumulated, rescale_sum=False
+        accumulated, of_sum=not_at_all
     ),
     "nothing rescaled when the maximum rises, in tiles of {size} keys": partial(
-        accumulated, rescale_sum=False, rescale_output=False
+        accumulated, of_sum=not_at_all, of_output=not_at_all
     ),
     "an output rescaled by the inverse of its factor when the maximum rises, in tiles of {size} "
-    "keys": rescaled_by_inverse,
+    "keys": partial(accumulated, of_output=by_the_inverse),
     "the maximum not subtracted in the last tile's share of the sum ({size} keys a tile)": (
         last_tile_unshifted
     ),

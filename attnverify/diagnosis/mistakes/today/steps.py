@@ -101,12 +101,17 @@ LAW: Steps = {
 """The steps of the formula, of a call and of what came before."""
 
 
+def scored(call: Call, law: Steps) -> tuple[ndarray, ndarray]:
+    """The logits, minus infinity where a key is hidden, and the capped scores that they are of."""
+    score = call.x["query"] @ np.repeat(call.x["key"], call.share, 1).swapaxes(-1, -2)
+    capped = law["cap"](call, score)
+    return np.where(call.seen, law["add"](call, capped), -np.inf), capped
+
+
 def attended(call: Call, steps: Steps) -> tuple[ndarray, ...]:
     """Weights, output and lse [B H N 1], the capped scores, and the weight of the sink."""
     law = LAW | steps
-    score = call.x["query"] @ np.repeat(call.x["key"], call.share, 1).swapaxes(-1, -2)
-    capped = law["cap"](call, score)
-    t = np.where(call.seen, law["add"](call, capped), -np.inf)
+    t, capped = scored(call, law)
     rest = law["sink"](call, call.sink)
     top = np.maximum(t.max(-1, keepdims=True), rest)
     top = np.where(top == -np.inf, 0, top)
