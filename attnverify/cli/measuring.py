@@ -61,7 +61,7 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
         raise click.UsageError(f"FILE: wanted a Python file, got {file}")
     with TemporaryDirectory(prefix="attnverify-repair-") as folder:
         try:
-            waiting.say(f"trying single changes of {file}, for {seconds:.0f} s at most")
+            waiting.say(f"trying single changes of {file}, for about {seconds:.0f} s")
             found = find_repairs(file, dtype, seconds, folder)
         except ValueError as error:
             raise click.ClickException(str(error)) from None

@@ -25,7 +25,7 @@ def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
     wanted = [*unexplained(run, tallies).items()] if seconds else []
     for source, cause in wanted:
         own = seconds / len(wanted)
-        waiting.say(f"looking for a change of {source} that makes it right, {own:.0f} s at most")
+        waiting.say(f"looking for a change of {source} that makes it right, for about {own:.0f} s")
         try:
             note = mend_of(source, cause, own)
         except Exception as error:  # a file may do anything; what was judged stands

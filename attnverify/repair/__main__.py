@@ -1,4 +1,4 @@
-"""``python -m attnverify.repair FILE DTYPE FOLDER BEGIN``: where changes are tried."""
+"""``python -m attnverify.repair FILE DTYPE FOLDER NAME BEGIN SECONDS``: where changes are tried."""
 
 import sys
 

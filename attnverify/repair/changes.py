@@ -11,7 +11,7 @@ ingredients already exist?", ICSE 2014, arXiv 1403.6322).
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 from typing import Any
 
 from attnverify.repair.editing import File, Found, Function, first_line, shown
@@ -50,8 +50,8 @@ GROWN = (
     "x * 0.6931471805599453",
     "x * 1.4426950408889634",
 )
-GROWN_BY = ("x * y", "x / y", "x + y", "x - y")
-"""What a part may become, alone and with a name of its function."""
+GROWN_BY = ("x * y", "x / y", "x + y", "x - y", "x @ y")
+"""What a part may become, alone and with a name."""
 LARGEST = {"torch": "x.amax(-1, keepdim=True)", "numpy": "x.max(-1, keepdims=True)"}
 """The largest of each row."""
 HIDDEN = ("c", "~c", "c[..., None]", "~c[..., None]")
@@ -103,7 +103,7 @@ class Changed(File):
     @property
     def kinds(self) -> tuple[Callable[[], Found], ...]:
         return (
-            *(self.of_statements, self.of_assigned, self.of_parts, self.of_numbers),
+            *(self.of_statements, self.of_assigned, self.of_parts, self.of_numbers, self.of_unread),
             *(self.of_words, self.of_attributes, self.of_moved, self.of_definitions),
             *(self.of_reductions, self.of_names, self.of_everywhere, self.of_sizes),
             *(self.of_grown, self.of_ingredients, self.of_hidden, self.of_grown_by_names),
@@ -266,21 +266,29 @@ class Changed(File):
             for form in GROWN:
                 yield from self.replaced(part, filled(form, x=part))
 
-    def of_grown_by_names(self) -> Found:
-        """A part with a name of its function beside it."""
+    def of_unread(self) -> Found:
+        """A part with an argument beside it that its function never reads."""
         for function, part in self.growing():
-            for name in names_of(function):
-                for form in GROWN_BY:
-                    grown = filled(form, x=part, y=ast.Name(name, ast.Load()))
-                    yield from self.replaced(part, grown)
+            yield from self.grown_by(part, unread_by(function))
+
+    def of_grown_by_names(self) -> Found:
+        """A part with a name of its function, or a number that the file names, beside it."""
+        own = [x for x in self.tree.body if isinstance(x, ast.Assign) and is_number(x.value)]
+        numbers = [name for x in own for name in named_by(x)]
+        for function, part in self.growing():
+            yield from self.grown_by(part, [*names_of(function), *numbers])
+
+    def grown_by(self, part: Any, names: list[str]) -> Found:
+        for name, form in product(names, GROWN_BY):
+            yield from self.replaced(part, filled(form, x=part, y=ast.Name(name, ast.Load())))
 
     def growing(self) -> Iterator[tuple[Function, Any]]:
         """The parts that are values: no functions, no modules."""
+        imported = [x for x in ast.walk(self.tree) if isinstance(x, (ast.Import, ast.ImportFrom))]
+        modules = {alias.asname or alias.name for one in imported for alias in one.names}
         for function, part in self.parts:
-            if not isinstance(part, INGREDIENTS) or is_stored(part):
-                continue
-            parent, field, _ = self.parents[part]
-            if field != "func" and (field != "value" or not isinstance(parent, ast.Attribute)):
+            is_value = isinstance(part, INGREDIENTS) and not is_stored(part)
+            if is_value and self.parents[part][1] != "func" and not is_named(part, modules):
                 yield function, part
 
     def of_moved(self) -> Found:
@@ -299,7 +307,7 @@ class Changed(File):
         """The largest of each row for a number, and for the largest of all."""
         form = LARGEST["torch" if self.imports("torch") else "numpy"]
         for function, part in self.parts:
-            if isinstance(getattr(part, "value", None), float):
+            if is_number(part):
                 for name in names_of(function):
                     yield from self.replaced(part, filled(form, x=ast.Name(name, ast.Load())))
             function_of = getattr(part, "func", None)
@@ -355,6 +363,20 @@ def names_of(function: Function) -> list[str]:
     read = {x.id for x in named if is_read(x)}
     made = sorted({x.id for x in named if not is_read(x)})
     return sorted(dict.fromkeys((*arguments_of(function), *made)), key=lambda name: name in read)
+
+
+def unread_by(function: Function) -> list[str]:
+    """The arguments that a function never reads."""
+    read = {x.id for x in ast.walk(function) if isinstance(x, ast.Name)}
+    return [x for x in arguments_of(function) if x not in read]
+
+
+def named_by(statement: ast.Assign) -> list[str]:
+    return [x.id for x in statement.targets if isinstance(x, ast.Name)]
+
+
+def is_number(part: ast.AST) -> bool:
+    return isinstance(getattr(part, "value", None), float)
 
 
 def arguments_of(function: Function) -> list[str]:

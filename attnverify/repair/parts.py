@@ -67,7 +67,7 @@ def other_constants(value: Any) -> tuple[Any, ...]:
         return (not value,)
     if isinstance(value, int):
         return (value + 1, value - 1, -value, 2 * value, value // 2)
-    return (-value, 2 * value, value / 2) if isinstance(value, float) else ()
+    return (-value, 2 * value, value / 2, 0.0, 1.0) if isinstance(value, float) else ()
 
 
 def other_calls(part: ast.Call) -> Iterator[ast.AST]:

@@ -60,8 +60,11 @@ TRACED = 6
 """So many calls are watched for the lines that they run."""
 KNOWN, TEXT = "known.json", "{}.txt"
 """In the folder of the copies: the recipes of calls that failed before, the text of a mend."""
-MOST_PARTS = 8
-"""So many copies of the process search at once at most."""
+MOST_PARTS, BUSY = 8, 3
+"""
+So many copies of the process search at once at most, and take so many times the seconds that they
+have of a processor each where others use it too.
+"""
 MOST, EVERY = 3, 2**40
 """So many changes are told at most; more than there are."""
 
@@ -235,10 +238,12 @@ def first_wrong(
 Tell = Callable[[dict[str, Any]], None]
 
 
-def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Tell) -> None:
+def search(
+    source: str, dtype: str, folder: str, name: str, begin: int, seconds: float, tell: Tell
+) -> None:
     """
     Say what is judged, the number of each change before it is tried, and which ones mend it; until
-    there is none left or whoever began it is gone.
+    there is none left, so many seconds of each processor are spent or whoever began it is gone.
     """
     asks = os.getppid()
     sys.path.append(str(Path(parse_source(source).place).resolve().parent))
@@ -249,16 +254,22 @@ def search(source: str, dtype: str, folder: str, name: str, begin: int, tell: Te
     copies = Copies(own, folder)
     reached, cases = reached_by(copies, failing, passing), [*failing, *passing]
     longest = min(LONGEST, max(SHORTEST, SLOWER * seconds_of(own, cases)))
-    begun, at = [begin] * parts, mmap(-1, 8 * parts)
+    begun, at, spent = [begin] * parts, mmap(-1, 8 * parts), mmap(-1, 8 * parts)
 
     def try_part(part: int) -> None:
+        own_place = slice(8 * part, 8 * part + 8)
+        before = int.from_bytes(spent[own_place])
         copies.folder = str(Path(folder, str(part)))
         Path(copies.folder).mkdir(exist_ok=True)
         changes = enumerate(single_changes(copies.text, *reached), 1)
         for number, change in islice(changes, begun[part], None):
             if number % parts != part:
                 continue
-            at[8 * part : 8 * part + 8] = number.to_bytes(8)
+            at[own_place] = number.to_bytes(8)
+            spent[own_place] = (milliseconds := before + int(1e3 * time.process_time())).to_bytes(8)
+            if milliseconds > 1e3 * seconds:
+                tell({"cut": True})
+                return
             tell({"part": part, "tried": number})
             faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.stderr)
             changed = changed_copy(copies, change)
@@ -355,7 +366,7 @@ def copied(work: Callable[[int], None], part: int) -> int:
         os._exit(1)
 
 
-def main(source: str, dtype: str, folder: str, name: str, begin: str) -> None:
+def main(source: str, dtype: str, folder: str, name: str, begin: str, seconds: str) -> None:
     """Write what is found to standard output, a line each; what a file prints goes nowhere."""
     told = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -364,7 +375,7 @@ def main(source: str, dtype: str, folder: str, name: str, begin: str) -> None:
         os.write(told, (json.dumps(one) + "\n").encode())
 
     try:
-        search(source, dtype, folder, name, int(begin), tell)
+        search(source, dtype, folder, name, int(begin), float(seconds), tell)
     except ValueError as error:
         tell({"refused": str(error)})
 
@@ -379,24 +390,25 @@ def find_repairs(
     known: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """
-    Search for so many seconds: ``name`` of what is wrong, how many calls are ``failing`` and
-    ``passing``, how many changes were ``tried``, which ``mend`` it, at ``most`` so many, and
-    whether these were ``all``; ``known`` are recipes of calls that failed. Raises ValueError where
-    nothing is wrong, or the file cannot be judged so.
+    Search for so many seconds of each processor, thrice as many at most where others use it too:
+    ``name`` of what is wrong, how many calls are ``failing`` and ``passing``, how many changes were
+    ``tried``, which ``mend`` it, at ``most`` so many, and whether these were ``all``; ``known`` are
+    recipes of calls that failed. Raises ValueError where nothing is wrong, or the file cannot be
+    judged so.
     """
     Path(folder, KNOWN).write_text(json.dumps([*known]))
-    end = time.monotonic() + seconds
-    found: dict[str, Any] = {"mend": [], "tried": 0, "all": False}
-    while time.monotonic() < end and not found["all"]:
+    end = time.monotonic() + BUSY * seconds
+    found: dict[str, Any] = {"mend": [], "tried": 0, "all": False, "cut": False}
+    while time.monotonic() < end and not (found["all"] or found["cut"]):
         begin, reached = found["tried"], dict[int, int]()
         command = [sys.executable, "-m", "attnverify.repair", source, dtype, folder, name]
-        with ended_at(end, [*command, str(begin)]) as child:
+        with ended_at(end, [*command, str(begin), str(seconds)]) as child:
             for line in child.stdout or ():
                 take(found, json.loads(line), reached, folder)
                 if len(found["mend"]) >= most and is_passed(found["mend"][most - 1], reached):
                     return found | {"mend": found["mend"][:most]}
             child.wait()
-        found["all"] = child.returncode == 0
+        found["all"] = child.returncode == 0 and not found["cut"]
         if "name" not in found and time.monotonic() < end:
             raise ValueError(f"{source}: it ends the process in which it is called")
     return found | {"mend": found["mend"][:most]}
@@ -440,6 +452,8 @@ def take(found: dict[str, Any], told: dict[str, Any], reached: dict[int, int], f
     if "words" in told:
         text = Path(folder, TEXT.format(told["at"])).read_text()
         found["mend"] = sorted([*found["mend"], told | {"text": text}], key=lambda x: x["at"])
+    elif "cut" in told:
+        found.update(told)
     elif "parts" in told:
         reached.update(dict.fromkeys(range(told.pop("parts")), 0))
         found.update(told)

@@ -73,6 +73,9 @@ OTHERS = {
     "a bracket": ("return abs(q) + k", "`abs(q + k)` instead of `abs(q) + k`"),
     "a word": ("return q['a'] + k['b']", "`'b'` instead of `'a'`"),
     "an attribute": ("return q.left @ k[0] + q.right", "`q.right` instead of `q.left`"),
+    "what is never read": ("return q + k", "`(q + k) @ s` instead of `q + k`"),
+    "a number with a name": ("return q + k", "`k / HALF` instead of `k`"),
+    "nothing": ("return q + 3.0", "`0.0` instead of `3.0`"),
     "a factor elsewhere": (
         "return s * abs(q + s) / k",
         "instead of `s * abs(q + s) / k`, with `(q + s) / k` instead of `q + s`",
@@ -128,7 +131,7 @@ def test_what_mends_a_slip_is_among_the_changes(slip: str) -> None:
 @pytest.mark.parametrize("slip", OTHERS)
 def test_what_is_lacking_is_put_in(slip: str) -> None:
     body, words = OTHERS[slip]
-    found = single_changes(f"SCALE = 8\n\ndef own(q, k, s):\n    {body}\n")
+    found = single_changes(f"SCALE = 8\nHALF = 0.5\n\ndef own(q, k, s):\n    {body}\n")
     assert any(words in each.words for each in found)
 
 
@@ -320,9 +323,12 @@ def test_a_search_that_nobody_waits_for_ends(tmp_path: Path) -> None:
     file.write_text(f"import time\n{HEAD}{slow}")
     (tmp_path / KNOWN).write_text("[]")
     command = [sys.executable, "-m", "attnverify.repair", str(file), "float32", str(tmp_path)]
+    command += ["softmax", "0", "300"]
     begins = '"$@" & echo $!; wait'
     with subprocess.Popen(
-        ["sh", "-c", begins, "sh", *command, "softmax", "0"], stdout=subprocess.PIPE, text=True
+        ["sh", "-c", begins, "sh", *command],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as shell:
         assert shell.stdout is not None
         process = int(shell.stdout.readline())
