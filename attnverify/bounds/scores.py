@@ -4,7 +4,7 @@ additive score.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import log2, sqrt
 
@@ -209,7 +209,7 @@ def score_bound(
         E = storage_error(s, E, P.score, P.storage)
         return E if lost is None else np.where(lost, np.inf, E)
 
-    return np.asarray(total(bound, precision))
+    return total(bound, precision)
 
 
 @dataclass(frozen=True)
@@ -295,18 +295,23 @@ def tangent_error(at: Additive, P: Precision) -> ndarray:
 def additive_error(at: Additive, P: Precision, addends: int = 0) -> ndarray:
     """
     Bound the error of w.tanh(...), a product over A terms that may begin with so many addends,
-    rounded to `score`.
+    rounded to `score`; of some queries after others, whose hidden layers a cache holds.
     """
-    w = at.w[:, None]
-    E = dot_error(
-        at.t,
-        operand_error(at.t, tanh_error(at, P), P),
-        w,
-        operand_error(w, None, P),
-        P,
-        at.w.size + addends,
-    )[..., 0]
-    return rounding_error(at.s, E, P.score, fits=True)
+    N, w = at.s.shape[-2], at.w[:, None]
+    long, terms = max(BLOCK * N // at.z.size, 1), at.w.size + addends
+
+    def of(rows: slice) -> ndarray:
+        q, z_q, s = (x[..., rows, :] for x in (at.q, at.z_q, at.s))
+        z, t = (x[..., rows, :, :] for x in (at.z, at.t))
+        Et = operand_error(t, tanh_error(replace(at, q=q, z_q=z_q, z=z, t=t, s=s), P), P)
+        E = dot_error(t, Et, w, operand_error(w, None, P), P, terms)[..., 0]
+        return rounding_error(s, E, P.score, fits=True)
+
+    return np.concatenate([of(slice(i, i + long)) for i in range(0, N, long)], axis=-2)
+
+
+BLOCK = 2**17
+"""Numbers in one block of hidden layers."""
 
 
 def additive_score(

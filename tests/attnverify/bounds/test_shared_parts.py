@@ -64,6 +64,19 @@ def test_a_case_is_bounded_as_if_by_itself(monkeypatch: pytest.MonkeyPatch) -> N
         assert bits(cases.Case(recipe, "float32").bounds(claim)) == wanted
 
 
+@pytest.mark.parametrize("name", ["additive_score", "additive_attention"])
+def test_queries_bounded_one_by_one_are_bounded_as_all_together(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = resolve("fused", name, name, "float32")
+    for recipe in draw_recipes(name, "any", 5, 3):
+        inputs = case_of(recipe, "float32").inputs
+        monkeypatch.setattr("attnverify.bounds.scores.BLOCK", 1)
+        found = bounds.error(name, inputs, claim)
+        monkeypatch.setattr("attnverify.bounds.scores.BLOCK", 2**40)
+        assert_allclose(found, bounds.error(name, inputs, claim), rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["fused", "eager"])
 def test_heads_bounded_one_by_one_are_bounded_as_all_together(
     kind: str, monkeypatch: pytest.MonkeyPatch
