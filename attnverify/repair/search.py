@@ -14,48 +14,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, islice, pairwise
+from itertools import islice
 from mmap import mmap
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
-import numpy as np
-
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.source import parse_source
 from attnverify.device_assignment import devices
-from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.real.calls import everyday_calls, far_calls
-from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes, resized
-from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import judge
+from attnverify.judge.case import Case
 from attnverify.machine import count_processors
+from attnverify.repair.calls import (
+    LONGEST,
+    SHORTEST,
+    SLOWER,
+    SPOILT,
+    TooSlow,
+    calls_that_it_mends,
+    failing_and_passing,
+    left_beside,
+    outcome,
+    seconds_of,
+    within,
+)
 from attnverify.repair.changes import Change, single_changes
-from attnverify.repair.copies import Copies, lines_run, reached_in, with_name
-from attnverify.verdicts.fitting import fitted_recipes
+from attnverify.repair.copies import Copies, lines_run, reached_in
 from attnverify.verdicts.found_out import loaded
 
-DRAWS, MORE_DRAWS, BESIDE = 60, 5, 20
-MOST_FAILING, MOST_PASSING = 25, 12
-LARGEST = 70
-"""The largest size of a call that changes are tried on; larger ones, where no such call fails."""
-SHORTEST, LONGEST, SLOWER = 0.2, 2.0, 10
-"""
-Seconds that a call of a changed file may take at least and at most, and how many times those of the
-slowest call of the original.
-"""
 STUCK = 20
 """Seconds after which a change that cannot be interrupted ends its process."""
-TOO_SLOW, REFUSED = "too slow", "refused"
-SAYS_NOTHING, RAISED = ("", TOO_SLOW, REFUSED), "raised"
 TRACED = 6
 """So many calls are watched for the lines that they run."""
 KNOWN, TEXT = "known.json", "{}.txt"
@@ -69,108 +61,6 @@ MOST, EVERY = 3, 2**40
 """So many changes are told at most; more than there are."""
 
 
-class TooSlow(Exception):
-    """A call takes longer than it may."""
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise TooSlow where what is done takes more of the processor's time, whoever else uses it."""
-
-    def end(*_: Any) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)  # again, should it be caught
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-def outcome(implementation: Implementation, case: Case, longest: float = LONGEST) -> str:
-    """
-    The kind of a failure, "passed", "" where a right answer has nothing to judge, or that it is
-    refused or takes too long.
-    """
-    try:
-        with within(longest):
-            return "passed" if judge(implementation, case).judged else ""
-    except TooSlow:
-        return TOO_SLOW
-    except Unsupported:
-        return REFUSED
-    except Disagreement as error:
-        return error.kind
-
-
-def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
-    """Small calls that a kernel takes as its file says: required ones and drawn ones."""
-    name, limits = own.operation.name, own.backend.declared.limits
-    recipes: Sequence[Recipe] = draw_recipes(name, "any", DRAWS, seed)
-    if seed == 0:
-        recipes = [*required_cases(name), *recipes]
-    for recipe in fitted_recipes(recipes, limits):
-        if max(recipe.sizes.values()) <= LARGEST:
-            yield case_of(recipe, dtype)
-
-
-def larger_calls(own: Implementation, dtype: str) -> Iterator[Case]:
-    """Calls of several tiles of keys, and of thousands: what small calls do not show."""
-    name, limits = own.operation.name, own.backend.declared.limits
-    large = [x for x in fixed_cases(name) if max(x.sizes.values()) > LARGEST]
-    large += [x for x in required_cases(name) if max(x.sizes.values()) > LARGEST]
-    large += everyday_calls(name, "quick", 0, emulated=True)
-    large += far_calls(own.operation.forward, "quick") if not own.operation.is_gradient else []
-    for recipe in fitted_recipes(large, limits):
-        yield case_of(recipe, dtype)
-
-
-def failing_and_passing(
-    own: Implementation, dtype: str, known: Sequence[Recipe]
-) -> tuple[list[Case], list[Case]]:
-    """
-    Calls that fail, of one kind, the smallest first, and calls that are right. What raises an error
-    and what is wrong are two kinds, and what is known to fail says which is meant.
-    """
-    failing, passing = list[tuple[Case, bool]](), list[Case]()
-
-    def sort(cases: Iterable[Case]) -> None:
-        for case in cases:
-            if (kind := outcome(own, case)) == "passed":
-                passing.append(case)
-            elif kind not in SAYS_NOTHING:
-                failing.append((case, kind.startswith(RAISED)))
-
-    sort(case_of(recipe, dtype) for recipe in known)
-    meant = [is_raised for _, is_raised in failing]
-    sort(calls_of(own, dtype))
-    for seed in range(2, 2 + MORE_DRAWS):
-        if not failing:
-            sort(calls_of(own, dtype, seed))
-    if not failing:
-        sort(larger_calls(own, dtype))
-    if failing:
-        sort(case_of(recipe, dtype) for recipe in varied([x.recipe for x, _ in failing]))
-        meant = meant or sorted(is_raised for _, is_raised in failing)
-    found = [case for case, is_raised in failing if is_raised == meant[len(meant) // 2]]
-    return sorted(found, key=size_of)[:MOST_FAILING], sorted(passing, key=size_of)[:MOST_PASSING]
-
-
-def varied(recipes: Sequence[Recipe]) -> Iterator[Recipe]:
-    """The same calls of other sizes and numbers: one that fails alone says too little."""
-    rng = np.random.default_rng(0)
-    for recipe in islice(cycle(recipes), MOST_FAILING):
-        sizes = {x: int(rng.integers(1, 10)) for x in recipe.sizes if rng.integers(2)}
-        other = resized(recipe, sizes)
-        yield replace(other, values=other.values | {"seed": int(rng.integers(2**31))})
-
-
-def size_of(case: Case) -> int:
-    return sum(getattr(x, "size", 0) for x in case.inputs.values())
-
-
 def changed_copy(copies: Copies, change: Change) -> Implementation | None:
     """The implementation of a file with a change; None where there is none."""
     try:
@@ -178,18 +68,6 @@ def changed_copy(copies: Copies, change: Change) -> Implementation | None:
             return copies.changed(change)
     except (TooSlow, Exception, SystemExit):
         return None
-
-
-def is_right(own: Implementation, cases: list[Case], longest: float) -> bool:
-    """
-    Tell whether nothing is said against it; a right answer may leave nothing to judge. What says
-    something is asked first the next time.
-    """
-    for at, case in enumerate(cases):
-        if outcome(own, case, longest) not in ("passed", ""):
-            cases.insert(0, cases.pop(at))
-            return False
-    return True
 
 
 def reached_by(
@@ -286,59 +164,6 @@ def search(
         return begun[part] > before and os.getppid() == asks
 
     work_in_copies(try_part, parts, goes_on)
-
-
-def seconds_of(own: Implementation, cases: Sequence[Case]) -> float:
-    """How long the slowest of these calls takes."""
-    seconds = [time.process_time()]
-    for case in cases:
-        outcome(own, case)
-        seconds.append(time.process_time())
-    return max(after - before for before, after in pairwise(seconds))
-
-
-def calls_that_it_mends(
-    own: Implementation,
-    changed: Implementation | None,
-    cases: list[Case],
-    dtype: str,
-    longest: float,
-) -> int:
-    """
-    Count the fresh calls that are right too, where all others are and none of these is wrong, or
-    raises what it does not raise unchanged.
-    """
-    if changed is None or not is_right(changed, cases, longest):
-        return 0
-    fresh = 0
-    for case in chain(calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
-        kind = outcome(changed, case)
-        is_as_before = kind.startswith(RAISED) and kind == outcome(own, case)
-        if kind not in ("passed", *SAYS_NOTHING) and not is_as_before:
-            return 0
-        fresh += kind == "passed"
-    return fresh
-
-
-SPOILT, STILL_WRONG = "spoilt", "{} is wrong as before"
-
-
-def left_beside(own: Implementation, changed: Implementation | None, dtype: str) -> str:
-    """
-    Say which output or gradient beside it stays wrong, "" of none; or that one is right at the cost
-    of another.
-    """
-    found = ""
-    for after in changed.backend.implementations if changed else ():
-        before = with_name(own.backend.implementations, after.name)
-        if before and before is not own and after.operation.forward is own.operation.forward:
-            for case in islice(calls_of(before, dtype, seed=1), BESIDE):
-                now = outcome(after, case)
-                if now not in ("passed", "", TOO_SLOW) and outcome(before, case) == "passed":
-                    return SPOILT
-                if now not in ("passed", *SAYS_NOTHING):
-                    found = STILL_WRONG.format(after.name)
-    return found
 
 
 def work_in_copies(work: Callable[[int], None], parts: int, goes_on: Callable[[int], bool]) -> None:

@@ -18,16 +18,10 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.options import PROFILES
+from attnverify.repair.calls import LONGEST, is_right, larger_calls, outcome
 from attnverify.repair.changes import Change, single_changes
 from attnverify.repair.copies import Copies
-from attnverify.repair.search import (
-    LONGEST,
-    changed_copy,
-    is_right,
-    larger_calls,
-    outcome,
-    reached_by,
-)
+from attnverify.repair.search import changed_copy, reached_by
 from attnverify.verdicts.fitting import fitted_recipes
 from attnverify.verdicts.found_out import loaded
 from tests.support.run_attnverify import verify

@@ -9,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from attnverify.repair.calls import REFUSED, calls_of, calls_that_it_mends, outcome
 from attnverify.repair.changes import single_changes
-from attnverify.repair.search import (
-    KNOWN,
-    REFUSED,
-    calls_of,
-    calls_that_it_mends,
-    find_repairs,
-    outcome,
-)
+from attnverify.repair.search import KNOWN, find_repairs
 from attnverify.verdicts.found_out import loaded
 from tests.support.run_attnverify import verify
 
