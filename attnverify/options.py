@@ -185,6 +185,16 @@ class Option:
         """As pytest takes it."""
         return f"--attn-{self.name}"
 
+    def read(self, text: str) -> Any:
+        """
+        Read what was typed; of an option that may be repeated a list, for ``float32,float16`` is
+        both. Raises ValueError that says what was wanted.
+        """
+        if not self.repeatable:
+            return self.parse(text)
+        parts = text.split(",") if tuple(self.words()) else [text]
+        return [self.parse(part.strip()) for part in parts]
+
 
 RUN = (
     Option(
@@ -205,7 +215,7 @@ RUN = (
     Option(
         "dtype",
         "DTYPE",
-        f"judge in this dtype alone; repeatable: {', '.join(DTYPES)} (fp16, bf16 ... too)",
+        f"judge in this dtype alone, or in a,b: {', '.join(DTYPES)} (fp16, bf16 ... too)",
         parse_dtype,
         repeatable=True,
         words=lambda: DTYPES,

@@ -30,6 +30,10 @@ NO_GRADIENT = "has no gradient"
 TAKES_NO = "takes no "
 """The reason where a file has no argument for what a call is given, before its name."""
 
+FLOAT_MASK = "float mask"
+NO_FLOAT_MASK = f"{TAKES_NO}{FLOAT_MASK}: "
+"""The reason where a file raises an error for every one of them, before the error."""
+
 
 @dataclass(frozen=True)
 class Declarations:
@@ -95,7 +99,7 @@ def features_of(arguments: Mapping[str, Any]) -> Iterator[str]:
     if masks:
         yield "mask"
     if any("bool" not in str(getattr(mask, "dtype", "bool")) for mask in masks):
-        yield "float mask"
+        yield FLOAT_MASK
     if arguments.get("keep") is not None:
         yield "dropout"
     names = ("query", "key", "value", "value_pages", "latent")

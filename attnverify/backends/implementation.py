@@ -35,6 +35,8 @@ class Backend:
     copy     the same file, loaded once more, whose calls were all as wrong as here
     refused  of each function that cannot be called why
     alone    of each function that was asked whether it returns no second result (is_alone)
+    refusing  of each that raised an error for a float mask whether it does for all of them, and for
+             no boolean one
     """
 
     name: str
@@ -63,6 +65,7 @@ class Backend:
     copy: "Backend | None" = None
     refused: list[str] = field(default_factory=list)
     alone: dict[str, bool] = field(default_factory=dict)
+    refusing: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

@@ -5,8 +5,12 @@ The command line. Begin with: attnverify run my_kernel.py
 # What a command needs is imported when it runs: attnverify doctor answers also where numpy cannot
 # be imported.
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 WRONG_OPTION = 4
 
@@ -17,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:
         see_the_folder()
     try:
-        return run_command(given)
+        with ended_as_by_hand():
+            return run_command(given)
     except KeyboardInterrupt:
         print("attnverify: interrupted", file=sys.stderr)
         return 2
@@ -31,6 +36,28 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 3
+
+
+@contextmanager
+def ended_as_by_hand() -> Iterator[None]:
+    """
+    Let what ends a process, as ``timeout`` and a CI system do, end a command as Ctrl-C does: what a
+    run has found is told. The second time it ends at once.
+    """
+
+    def interrupt(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only a main thread may say so
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def see_the_folder() -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import click
@@ -26,7 +27,8 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5 
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return self.option.parse(str(value))
+            several = param is not None and param.multiple
+            return (self.option.read if several else self.option.parse)(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -48,11 +50,17 @@ def to_click(options: Iterable[Option]) -> list[click.Parameter]:
             type=Value(option),
             default=option.default,
             multiple=option.repeatable,
+            callback=in_one_list if option.repeatable else None,
             metavar=option.metavar,
             help=option.help,
         )
         for option in options
     ]
+
+
+def in_one_list(ctx: click.Context, param: click.Parameter, values: Any) -> tuple[Any, ...]:
+    """Return the values of an option that was given several times, each a list."""
+    return tuple(chain.from_iterable(values or ()))
 
 
 class OutputClosed(Exception):

@@ -14,7 +14,13 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.backends.array_libraries import Library
-from attnverify.backends.declarations import NO_GRADIENT
+from attnverify.backends.declarations import (
+    FLOAT_MASK,
+    NO_FLOAT_MASK,
+    NO_GRADIENT,
+    STRICT,
+    features_of,
+)
 from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.inputs.memory_layouts import arrange, share_key_and_value
@@ -116,12 +122,48 @@ def call(
             seen.at = tuple(dict.fromkeys(f"{x.file}:{x.line}" for x in sources if x))
             raise seen from error
         told = f"raised {describe_error(error)}"
+        if speaks_of_types(error) and refuses_float_masks(implementation, arguments):
+            raise Unsupported(f"{NO_FLOAT_MASK}{told}") from None
         if type(error).__module__ in COMPILERS:
             raise NotCompiled(told, last_words(error)) from error
         raise Disagreement(told, f"raised {type(error).__name__}") from error
     if changes is not None:
         changes += found
     return outputs
+
+
+def speaks_of_types(error: BaseException) -> bool:
+    """Tell whether an error is one by which a function refuses what it was given."""
+    return isinstance(error, TypeError | AssertionError) or "bool" in str(error).lower()
+
+
+def refuses_float_masks(implementation: Implementation, arguments: Inputs) -> bool:
+    """
+    Tell whether a user's function that raises an error for a call with a float mask does so
+    whichever axes the mask has, and answers the call with a boolean one. It is asked once.
+    """
+    declared, known = implementation.backend.declared, implementation.backend.refusing
+    name, own = implementation.operation.forward.mask or "", implementation.asked_as
+    if FLOAT_MASK not in {*features_of(arguments)} or declared.features.get(FLOAT_MASK):
+        return False
+    if declared is not STRICT and own not in known:
+        known[own] = False  # what is called meanwhile does not ask
+        mask = arguments[name]
+        alone = mask.reshape(-1, *mask.shape[-2:])[0]
+        others = [alone, alone[None, None]]
+        truth = mask != mask if name == "attn_mask" else mask == mask
+        known[own] = answers(implementation, arguments | {name: truth}) and not any(
+            answers(implementation, arguments | {name: one}) for one in others
+        )
+    return known.get(own, False)
+
+
+def answers(implementation: Implementation, arguments: Inputs) -> bool:
+    try:
+        call(implementation, arguments)
+    except (Disagreement, Unsupported):
+        return False
+    return True
 
 
 COMPILERS = ("triton.compiler.errors", "triton.runtime.errors")

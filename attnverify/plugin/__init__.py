@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(
             option.flag,
             dest=option.dest,
-            action="append" if option.repeatable else "store",
-            type=_type_of(option.parse),
+            action="extend" if option.repeatable else "store",
+            type=_type_of(option.read),
             default=option.default,
             metavar=option.metavar,
             help=option.help,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
-from attnverify.backends.declarations import TAKES_NO
+from attnverify.backends.declarations import NO_FLOAT_MASK, TAKES_NO
 from attnverify.backends.functions import GUESSED
 from attnverify.failures.finding import MENDED
 from attnverify.failures.record import describe_damaged_records
@@ -236,6 +236,8 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
     for tally in tallies:
         options = {kind.partition("=")[0] for kind in tally.get("unseen", {})}
         for kind, why in tally.get("unseen", {}).items():
+            if why.startswith(NO_FLOAT_MASK):
+                continue  # it is told with the line to add
             whose = tally["backend"], tally["implementation"]
             option = kind.partition("=")[0]
             if option.isidentifier() and why in {f"{TAKES_NO}{own}" for own in options}:

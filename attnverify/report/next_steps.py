@@ -9,7 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnverify.backends.declarations import NO_GRADIENT, Declarations
+from attnverify.backends.declarations import (
+    FLOAT_MASK,
+    NO_FLOAT_MASK,
+    NO_GRADIENT,
+    TAKES_NO,
+    Declarations,
+)
 from attnverify.backends.functions import GUESSED, HAS_OTHERS, TAKEN_FOR_LAYER
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
@@ -147,11 +153,13 @@ def describe_right(required: list[dict[str, Any]], held: list[dict[str, Any]]) -
     dtypes = {tally["dtype"] for tally in held}
     left = [tally for tally in required if tally["dtype"] not in dtypes]
     inside = sorted({words for tally in answers for words in tally.get("inside", ())})
+    refuses = any(why.startswith(NO_FLOAT_MASK) for tally in answers for why in tally["reasons"])
     return (
         f"right in {name_dtypes(held)} ({what}: {evidence}{most})"
         + (f", but for {number_of(known, 'cell')} known to fail" if known else "")
         + (f"; {name_dtypes(left)} not judged" if left else "")
         + (f"; it {', '.join(inside)}" if inside else "")
+        + (f"; {TAKES_NO}{FLOAT_MASK}" if refuses else "")
     )
 
 
@@ -193,7 +201,23 @@ def lines_to_add(
         witnesses = (seen[backend, reason] for reason in reasons)
         yield from (f"  seen: {witness}" for witness in witnesses if witness)
         yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
+    yield from describe_refused_masks(tallies, declared)
     yield from describe_uncompiled(tallies)
+
+
+def describe_refused_masks(
+    tallies: list[dict[str, Any]], declared: Mapping[str, Declarations]
+) -> Iterator[str]:
+    """Say of each backend that it takes no float mask, by the error that it raises, with a line."""
+    found = {
+        tally["backend"]: why
+        for tally in reversed(tallies)
+        for why in [*tally["reasons"], *tally.get("unseen", {}).values()]
+        if why.startswith(NO_FLOAT_MASK)
+    }
+    for backend, why in found.items():
+        yield f"{backend} {why}; nothing with one was judged; if meant so, add"
+        yield f"  {declared.get(backend, Declarations()).line_without(FLOAT_MASK)}"
 
 
 def split_witness(reason: str) -> tuple[str, str]:

@@ -49,6 +49,16 @@ def test_verify_run_equals_the_pytest_line() -> None:
     assert in_any_order(report_in("line.json")) == in_any_order(done.report or {})
 
 
+def test_an_option_that_may_be_repeated_takes_several_values_at_once() -> None:
+    both = ("--dtype", "f32,float16", "--op", "softmax,shift_right", "--collect-only")
+    named = judged(FIRST, *both).output
+    apart = ("--dtype", "f32", "--dtype", "f16", "--op", "softmax", "--op", "shift_right")
+    assert named == judged(FIRST, *apart, "--collect-only").output and "float16" in named
+    refused = verify("run", FIRST, "--dtype", "float32,float17")
+    assert refused.status == 4 and "got float17" in refused.output
+    assert "got float32,float16" in verify("identify", FIRST, "--dtype", "float32,float16").output
+
+
 def test_verify_list_names_every_operation_and_its_parameters() -> None:
     done = verify("list")
     assert done.status == 0

@@ -1,6 +1,8 @@
 """A run that is cut by ``--minutes`` says so, and one that was broken off goes on."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,24 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "to go on where it was broken off: the same line with --resume" in done.output
     monkeypatch.setattr(Verification, "_judge_now", judge)
     assert "resumed: 1 cell judged before" in judged(*LINE, "--resume").output
+
+
+def test_a_run_that_is_told_to_end_tells_the_cause_of_what_is_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("mine.py").write_text(RIGHT.replace("[..., : -x", "[..., 1 : 1 - x"))
+    judge = Verification._judge_now
+
+    def ended(run: Verification, cell: Any) -> Any:
+        if cell.aspect != "values":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return judge(run, cell)
+
+    monkeypatch.setattr(Verification, "_judge_now", ended)
+    done = judged(*LINE)
+    assert done.status == 2 and "interrupted: 2 of 3 cells were not judged" in done.output
+    assert "mine.py: wrong in float32: " in done.output and "attnverify replay " in done.output
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_run_that_is_interrupted_at_once_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

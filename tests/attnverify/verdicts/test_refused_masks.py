@@ -1,0 +1,72 @@
+"""
+A function that raises an error for every float mask takes none: that is told with the line to add,
+and what it does take is judged.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_attnverify import Run, judged, load_backends_here
+
+KERNEL = """
+import numpy as np
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    score = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1], dtype=query.dtype)
+    if mask is not None:
+        REFUSAL
+        score = np.where(mask, score, -np.inf)
+    score = score - np.maximum(score.max(-1, keepdims=True), np.finfo(score.dtype).min)
+    weights = np.exp(score)
+    return weights @ value / np.maximum(weights.sum(-1, keepdims=True), 1e-30, dtype=score.dtype)
+"""
+LINE = ("--profile", "quick", "--dtype", "float32", "-k", "values")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    load_backends_here(monkeypatch)
+
+
+def run_of(refusal: str, head: str = "") -> Run:
+    Path("mine.py").write_text(head + KERNEL.replace("REFUSAL", refusal))
+    return judged("mine.py", *LINE)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "if mask.dtype != bool: raise TypeError('mask must be boolean')",
+        "assert mask.dtype == bool",
+        "mask = ~~mask",
+    ],
+    ids=["refused", "asserted", "inverted"],
+)
+def test_what_takes_no_float_mask_is_right_without_and_says_so(refusal: str) -> None:
+    done = run_of(refusal)
+    assert done.status == 0 and done.output.count("mine takes no float mask: raised ") == 1
+    assert '\n  FEATURES = {"float mask": False}\n' in done.output
+    assert "of the bound); takes no float mask" in done.output
+    declared = run_of(refusal, 'FEATURES = {"float mask": False}\n')
+    assert declared.status == 0 and "if meant so" not in declared.output
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "if mask.dtype != bool and mask.ndim == 4: raise TypeError('mask must have two axes')",
+        "raise TypeError('no mask of any kind')",
+        "mask = mask if mask.dtype == bool else mask[5:, 7]",
+    ],
+    ids=["some axes", "every mask", "a slip"],
+)
+def test_what_raises_otherwise_than_for_every_float_mask_alone_is_wrong(refusal: str) -> None:
+    done = run_of(refusal)
+    assert done.status == 1 and "takes no float mask" not in done.output
+
+
+def test_who_says_that_it_takes_float_masks_is_held_to_it() -> None:
+    done = run_of("assert mask.dtype == bool", 'FEATURES = {"float mask": True}\n')
+    assert done.status == 1 and "takes no float mask" not in done.output
