@@ -49,6 +49,7 @@ from attnverify.precision import DTYPES, resolve
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.html import framed_page
 from attnverify.report.json_report import describe_origin, json_text, read_report
+from attnverify.report.next_steps import lines_to_add
 from attnverify.report.table import format_table, summary_line
 from attnverify.specified import register
 from attnverify.verdicts.cell import cells
@@ -198,7 +199,9 @@ def check(
         _refuse_of_file(spec=spec, precision=precision, arrays=arrays or None)
         limits = Limits(seconds)
         backend, results = _judge_file(str(function), operation, dtypes, columns, options, limits)
-    report = Report(results, {**describe_origin(began), "notes": changed + backend.notes})
+    plain, declared = [result.as_dict() for result in results], {backend.name: backend.declared}
+    notes = [*changed, *backend.notes, *lines_to_add(plain, declared, [backend])]
+    report = Report(results, {**describe_origin(began), "notes": notes})
     if backend.broken or backend.missing:
         raise CheckFailed(f"{function}: {backend.broken or backend.missing}", report)
     judged = [result for result in report.results if result.aspect in aspects]

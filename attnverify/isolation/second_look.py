@@ -15,7 +15,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
-from json import dumps
 from pathlib import Path
 from sysconfig import get_path
 from types import FrameType
@@ -77,7 +76,6 @@ def look_again(
         return result
     if result.shown:
         own.admit(cell.dtype, result.shown)
-        tell(own, {describe_shown(result.shown, cell.dtype)})
     answered = 0
     for case in unforeseen_cases(own, cell.dtype, options):
         if answered == LOOKS:
@@ -95,22 +93,6 @@ def look_again(
             save_or_say(record, options.failures, None)
             return seen_elsewhere(error, case, again())
     return result
-
-
-SHOWN = {
-    "maximum": "differentiates the maximum of its softmax",
-    "step": "stores each step of its softmax",
-    "weights": "weights with exp(score - lse)",
-}
-"""What calls have shown, by the field of PRECISION that says so."""
-
-
-def describe_shown(shown: dict[str, str], dtype: str) -> str:
-    """Say by which arithmetic it was judged that its file does not declare, and the line for it."""
-    words = ", ".join(SHOWN[name] for name in sorted(shown))
-    return (
-        f"{words}, as PyTorch's steps show, and is judged so; PRECISION = {dumps({dtype: shown})}"
-    )
 
 
 def is_ours(backend: Backend) -> bool:

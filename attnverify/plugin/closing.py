@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.declarations import NO_FLOAT_MASK, TAKES_NO
 from attnverify.backends.functions import GUESSED
+from attnverify.backends.loader import notes_in
 from attnverify.failures.finding import MENDED
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.answer import answer, is_right, right_in_words, rows_in_words
@@ -162,7 +164,7 @@ def print_summary(
     tell(describe_unsupported(tallies), yellow=True)
     tell(describe_unseen(tallies), yellow=True)
     declared = {backend.name: backend.declared for backend in run.backends}
-    tell(lines_to_add(tallies, declared), yellow=True)
+    tell(lines_to_add(tallies, declared, run.backends), yellow=True)
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
@@ -170,7 +172,11 @@ def print_summary(
     for words in write_reports(report, reports):
         tell([words], red=True)
     page = reports["--report"]
-    tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
+    tell(
+        more_words(page, right, run.options.failures)
+        if brief or right
+        else see_again(run, tallies, page)
+    )
     tell(next_steps(run, tallies, bool(left_out)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
     for line in outcomes if quiet or brief else fold_lines(outcomes, width):  # one line an outcome
@@ -189,15 +195,22 @@ def taken_or_refused(run: Verification) -> list[str]:
 
 
 def notes_of(run: Verification) -> list[str]:
-    """Write what was found out or assumed of each backend, one line a note."""
-    return [f"  note: {note}" for backend in run.backends for note in backend.notes]
+    """Write what was found out or assumed of each backend in the dtypes of a run, a line a note."""
+    return [f"  note: {note}" for backend in run.backends for note in notes_in(backend, run.dtypes)]
 
 
-def more_words(page: str | None, right: bool) -> list[str]:
-    """Say where the rest is that a brief answer leaves out."""
+def more_words(page: str | None, right: bool, failures: str) -> list[str]:
+    """
+    Say where the rest is that a brief answer leaves out, and where failures were recorded, if any
+    were.
+    """
     pictures = "" if right else " (pictures)"
     rest = f"more: -v ({'table, versions' if right else 'failing cases in full, table'})"
-    return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html{pictures}"]
+    there = any(Path(failures).glob("*.json"))
+    kept = [f"failures are kept in {failures}, which attnverify replay reads"] if there else []
+    if page:
+        return [rest, f"report: {page}", *kept]
+    return [f"{rest}, --report out.html{pictures}", *kept]
 
 
 def listed(words: list[str]) -> str:

@@ -189,12 +189,12 @@ def rows_in_words(run: "Verification", tallies: list[Tallied]) -> Iterator[str]:
 
 
 def in_words(row: Row) -> str:
-    """Write ``values, gradients passed, refusals not met``."""
+    """Write ``values, gradients passed; refusals of invalid calls not met``."""
     words: dict[str, list[str]] = {}
     for aspect, word in row.verdicts.items():
         told = UNTIL if word == BLOCKED else word
         words.setdefault(told, []).append(aspect if word == "passed" else in_full(aspect))
-    return ", ".join(f"{', '.join(aspects)} {word}" for word, aspects in words.items())
+    return "; ".join(f"{', '.join(aspects)} {word}" for word, aspects in words.items())
 
 
 UNTIL = "not judged until that is mended"

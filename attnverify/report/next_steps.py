@@ -3,9 +3,10 @@ How a run ends: what to do next, in one line each - after a failure, a backend t
 a run in which nothing was judged -, and what it found of each backend.
 """
 
+import json
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from attnverify.catalogue.traits import DTYPES
 from attnverify.judge.comparison import format_budget
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import ANSWER, FAILURES
+from attnverify.precision import find_fields
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.table import in_full, number_of
 from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
@@ -178,8 +180,46 @@ def name_what_is_there(run: "Verification") -> Iterator[str]:
         yield f"{backend.source} has {', '.join(found)}, and nothing of --op {asked}"
 
 
+SHOWN = {
+    "maximum": "differentiates the maximum of its softmax",
+    "step": "stores each step of its softmax",
+    "weights": "takes weights as exp(score - lse)",
+}
+"""What calls have shown, by the field of PRECISION that says so."""
+
+
+def describe_shown(backends: Iterable[Any], tallies: list[dict[str, Any]]) -> Iterator[str]:
+    """
+    Say of each backend by which arithmetic it was judged that its file does not declare, and the
+    one line that declares it, beside what is declared.
+    """
+    for backend in backends:
+        own = [tally for tally in tallies if tally["backend"] == backend.name]
+        words = {SHOWN[name]: None for tally in own for name in tally["shown"]}
+        if words:
+            names = dict.fromkeys(tally["implementation"] for tally in own)
+            said = {name: shown_of(backend, name, own) for name in names}
+            line: Any = said if len(said) > 1 else next(iter(said.values()))
+            told = f"{' and '.join(words)}, as PyTorch's steps show, and is judged so"
+            yield f"{backend.source} {told}; to say so, add"
+            yield f"  PRECISION = {json.dumps(line)}"
+
+
+def shown_of(backend: Any, name: str, tallies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Collect by dtype what a file declares of an implementation, and what its calls have shown."""
+    found = dict[str, Any]()
+    for tally in tallies:
+        if tally["implementation"] == name:
+            dtype, names = tally["dtype"], (tally["operation"], name)
+            before = find_fields(backend.precision, *names, dtype)
+            found[dtype] = found.get(dtype, before) | tally["shown"]
+    return {dtype: fields for dtype, fields in found.items() if fields}
+
+
 def lines_to_add(
-    tallies: list[dict[str, Any]], declared: Mapping[str, Declarations]
+    tallies: list[dict[str, Any]],
+    declared: Mapping[str, Declarations],
+    backends: Iterable[Any] = (),
 ) -> Iterator[str]:
     """
     List what was found out of a backend that it may declare beside what it declares, each with
@@ -202,6 +242,7 @@ def lines_to_add(
         yield from (f"  seen: {witness}" for witness in witnesses if witness)
         yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
     yield from describe_refused_masks(tallies, declared)
+    yield from describe_shown(backends, tallies)
     yield from describe_uncompiled(tallies)
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnverify.backends.implementation import Backend
+from attnverify.backends.loader import notes_in
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.traits import ASPECTS
 from attnverify.inputs.expand import hides_numbers
@@ -45,7 +46,7 @@ def header(run: "Verification") -> list[str]:
         state = "broken" if backend.broken else "missing" if backend.missing else ""
         found = f"{count_implementations(backend)} on {backend.device}, {backend.versions}"
         lines.append(f"  {backend.source}: {state or found}")
-        lines += [f"    note: {note}" for note in backend.notes]
+        lines += [f"    note: {note}" for note in notes_in(backend, run.dtypes)]
     return lines
 
 

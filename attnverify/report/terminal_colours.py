@@ -50,6 +50,9 @@ COPIED = re.compile(
 )
 """Words, what somebody will copy, words again."""
 
+LINE = re.compile(r" +[A-Z][A-Z_]+ = ")
+"""What somebody will copy, alone in its line."""
+
 COLUMN = re.compile(r"^ *\S+(?: \S+)* {2,}(?=\S)")
 """A word in a column of its own, before its description."""
 
@@ -62,6 +65,8 @@ def fold(line: str, width: int | None) -> list[str]:
     if width is None or len(line) <= width:
         return [line]
     start = len(line) - len(line.lstrip())
+    if LINE.match(line):
+        return [line]
     if copied := COPIED.match(line):
         words, whole, more = copied.groups()
         rest = fold(f"{' ' * start}  {more}", width) if more else []

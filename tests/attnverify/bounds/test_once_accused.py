@@ -302,7 +302,8 @@ def test_a_run_tells_what_steps_have_shown(tmp_path: Path) -> None:
     asked = {"dtype": "float16", "failures": str(tmp_path / "failures")}
     report = av.check(tmp_path / "kernel.py", "scaled_dot_product_attention", **asked)
     told = " ".join(report.notes)
-    assert "stores each step" in told and 'PRECISION = {"float16": {"step": "float16"}}' in told
+    both = '{"step": "float16", "maximum": "differentiated"}'  # of the values and of the gradient
+    assert "stores each step" in told and f'PRECISION = {{"float16": {both}}}' in told
 
 
 def test_one_that_is_stored_in_half_precision_is_accused_until_it_is_declared(
