@@ -6,6 +6,7 @@ What it says it does not do is *unsupported* with that word; what it says it doe
 it does not say is found out (:mod:`attnverify.verdicts.found_out`).
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -58,10 +59,15 @@ class Declarations:
             "'", '"'
         )
 
+    def line_with(self, more: Mapping[str, str]) -> str:
+        """Write the line of a file that says of these arguments too what they mean."""
+        return f"ARGUMENTS = {json.dumps({**self.arguments, **more})}".replace("null", "None")
+
     @property
     def limits(self) -> dict[str, Any]:
         """What is taken and what is not, as FEATURES says it, causal calls alone among them."""
-        return {**self.features, **({CAUSAL_ALONE: True} if "CAUSAL" in self.terms else {})}
+        said = {CAUSAL_ALONE: self.terms["CAUSAL"]} if "CAUSAL" in self.terms else {}
+        return {**self.features, **said}
 
     def leaves_out(self, dtype: str) -> bool:
         """Whether it says that it is not judged in a dtype."""

@@ -191,7 +191,8 @@ def gradient_by_autograd(
     if grad is not None and exported not in functions and backend.library is not None:
         by_library = by_autograd(function, backend.library.name)
         if by_library is not None:
-            by_library.causal = getattr(function, "causal", "")  # type: ignore[attr-defined]
+            for name in ("causal", "aligned"):
+                setattr(by_library, name, getattr(function, name, ""))
             by_library.forward = function  # type: ignore[attr-defined]
             yield Implementation(backend, grad, how, by_library)
 

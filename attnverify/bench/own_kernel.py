@@ -113,7 +113,8 @@ def choose_case(
     if first is None:
         return None
     check_letters(sizes, first.sizes, operation.name)
-    is_causal = "CAUSAL" in implementation.backend.declared.terms and may_be_causal(operation)
+    causal = implementation.backend.declared.terms.get("CAUSAL")
+    is_causal = causal is not None and may_be_causal(operation)
     told += ", causal" * is_causal
     chosen = replace(
         first,
@@ -121,7 +122,7 @@ def choose_case(
         sizes=with_sizes(first.sizes, sizes),
         seconds=seconds,
         without=(*COMPILED, "torch_impl:eager"),
-        **(made_causal(first.options, operation) if is_causal else {}),
+        **(made_causal(first.options, operation, causal) if is_causal else {}),
     )
     return without_untaken(implementation, chosen)
 

@@ -52,7 +52,7 @@ def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndar
         if len(shape) > 2
         else rng.integers(0, M + 1, size=(*lead, 1))
     )
-    offset = M - sizes.get("N", 1)
+    offset = 0 if mask.get("align") == "start" else M - sizes.get("N", 1)
     pattern = mask["pattern"]
     if pattern == "random":
         visible = rng.random(shape) < 0.65

@@ -80,18 +80,20 @@ def _fitted(recipe: Recipe, features: Mapping[str, Any], width: int | None) -> R
     if not left_out.isdisjoint(recipe.options):
         taken = {name: value for name, value in recipe.options.items() if name not in left_out}
         parts["options"] = taken
-    if features.get(CAUSAL_ALONE) and may_be_causal(op := CATALOGUE[recipe.operation]):
-        parts |= made_causal(recipe.options, op)
+    said, op = features.get(CAUSAL_ALONE), CATALOGUE[recipe.operation]
+    if said and may_be_causal(op):
+        parts |= made_causal(recipe.options, op, said)
+        left_out |= {"N != M"} if said == "start" and has_causal_option(op) else set()
     elif recipe.mask:
         parts["mask"] = _fitted_mask(recipe.mask, features.get("mask"), left_out)
     return resized(replace(recipe, **parts), _fitted_sizes(recipe.sizes, left_out, width))
 
 
-def made_causal(options: dict[str, Any], op: Operation) -> dict[str, Any]:
-    """Make a call causal: by the option, or by that mask in place of its own."""
+def made_causal(options: dict[str, Any], op: Operation, said: Any = True) -> dict[str, Any]:
+    """Make a call causal, as CAUSAL says: by the option, or by that mask in place of its own."""
     if has_causal_option(op):
         return {"options": options | {"causal": True}}
-    return {"mask": CAUSAL}
+    return {"mask": CAUSAL | ({"align": "start"} if said == "start" else {})}
 
 
 def _left_out(recipe: Recipe, features: Mapping[str, Any]) -> set[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from attnverify.backends.calls.terms import may_be_causal, words_of
+from attnverify.backends.calls.arguments import CAUSAL_MASKS
+from attnverify.backends.calls.terms import has_causal_option, line_of, may_be_causal, words_of
 from attnverify.backends.declarations import (
     CAUSAL_ALONE,
     NO_GRADIENT,
@@ -100,6 +101,7 @@ MORE_KEYS = {"B": 2, "H": 3, "N": 5, "M": 8, "D": 8, "E": 8}
 """A call of more keys than queries: where they are causal, one query sees four of them at least."""
 
 UNEQUAL = "N != M"
+FROM_START = next(words for words, align in CAUSAL_MASKS.items() if align == "start")
 
 MODELS = 2
 """Calls that were judged, in whose sizes a required case is asked once more."""
@@ -277,7 +279,8 @@ class Search:
         not say that it takes them, aligns its mask at the start.
         """
         declared, operation = own.backend.declared, own.operation
-        if declared is STRICT or UNEQUAL in declared.features or operation.is_gradient:
+        said = declared.terms.get("CAUSAL") == "start" or UNEQUAL in declared.features
+        if declared is STRICT or said or operation.is_gradient:
             return False
         if not (may_be_causal(operation) and self.of_unequal_lengths()):
             return False
@@ -471,11 +474,28 @@ def not_said(search: Search, cell: Cell, said: dict[str, Any]) -> Finding:
     what = "; ".join(words_of(name, value) for name, value in said.items())
     record = FailureRecord.of(search.implementation, failed[0], cell.aspect)
     kept = save_or_say(record, search.options.failures, search.implementation)
-    told = describe_terms(said)
+    more = ""
     if search.is_aligned_at_start(saying(cell.implementation, said)):
         what = f"{what}; {TOP_LEFT}"
-        told = f"{told}; {search.implementation.backend.declared.line_without(UNEQUAL)}"
+        by_option = has_causal_option(cell.implementation.operation)
+        said |= {} if by_option else {"CAUSAL": "start"}
+        line = search.implementation.backend.declared.line_without(UNEQUAL)
+        more = f"; {line}" if by_option else ""
+    told = describe_terms(said) + more
     return Finding(what, share=share, record=record, notes=(told, *kept))
+
+
+def line_at_start(own: Implementation) -> str:
+    """
+    Write the line that says of a causal mask that it is aligned at the start; where only an option
+    asks for it, that N != M is not taken.
+    """
+    declared, flag = own.backend.declared, getattr(own.function, "causal", "")
+    if flag in declared.arguments:
+        return declared.line_with({flag: FROM_START})
+    if "CAUSAL" in declared.terms and not has_causal_option(own.operation):
+        return line_of("CAUSAL", "start")
+    return declared.line_without(UNEQUAL)
 
 
 def judge_equal_lengths(search: Search, cell: Cell, cases: int) -> Tally:
@@ -501,7 +521,7 @@ def judge_equal_lengths(search: Search, cell: Cell, cases: int) -> Tally:
         message=ALIGNED_AT_START,
         condition=(UNEQUAL,),
         record=record,
-        notes=(f"{right}{MEANT}{declared.line_without(UNEQUAL)}", *kept),
+        notes=(f"{right}{MEANT}{line_at_start(cell.implementation)}", *kept),
         offer=KnownFailureLine(line, f"(covers {len(failed)} of {of_all} failures)"),
     )
     return replace(rest, unseen=search.tally.unseen, findings=[found, *rest.findings])

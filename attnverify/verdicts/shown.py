@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from attnverify.backends.declarations import STRICT
+from attnverify.backends.declarations import CAUSAL_ALONE, STRICT
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.loader import KERNELS
 from attnverify.backends.source import parse_source
@@ -250,10 +250,11 @@ def causal_recipes(implementation: Implementation) -> Iterator[Recipe]:
     says it is nothing else."""
     if not getattr(implementation.function, "causal", ""):
         return
+    align = implementation.function.aligned  # type: ignore[attr-defined]
     for N, M in CAUSAL_SIZES:
         sizes = {"B": 2, "H": 2, "G": 2, "N": N, "M": M, "D": 8, "E": 8}
         plain = fixed_recipe(implementation.operation, sizes, seed=N)
-        yield from fitted_recipes((plain,), {"causal": True})
+        yield from fitted_recipes((plain,), {CAUSAL_ALONE: align})
 
 
 def recipes_of_known_failures(operation: str, aspect: str, options: Options) -> Iterator[Recipe]:

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnverify.backends.calls.option_forms import forms_of, has_own_form
@@ -81,7 +81,11 @@ NEVER_GIVEN, NOT_JUDGED = "the operation has no argument for ", "is not judged"
 
 
 CAUSAL_MASK = "causal mask"
-"""What ARGUMENTS says of a flag that is to be given True where the mask is the causal one."""
+CAUSAL_MASKS = {CAUSAL_MASK: "end", f"{CAUSAL_MASK} from the start": "start"}
+"""
+What ARGUMENTS says of a flag that is to be given True where the mask is the causal one, and where
+that is aligned.
+"""
 
 
 SCALES = ("scale", "softmax_scale", "sm_scale")
@@ -94,7 +98,8 @@ class Binding:
 
     given    parameters by the specification's arguments; bias: the parameter of a float mask
     fixed    parameters whose value follows from the operation: is_causal=False
-    causal   the parameter that is given True in place of a mask that is the causal one
+    causal   the parameter that is given True in place of a mask that is the causal one; align: the
+             end at which that one is aligned
     scale    the parameter that is given 1/sqrt(D); unused: those that keep their defaults
     forms    the parameters that are given something of another form, in words
     needed   the parameters that must be given in every call, of arguments that not every call has,
@@ -111,13 +116,16 @@ class Binding:
     forms: Mapping[str, str]
     needed: Mapping[str, Any]
     mask: str = ""
+    align: str = "end"
+    declared: Declarations = field(default_factory=Declarations)
 
     def describe(self) -> str:
         """Describe the mapping in words; "" where it is that of the specification."""
         words = [f"{name}={own}" for own, name in self.given.items() if name != own]
         words += [f"{self.bias}=float mask"] if self.bias else []
         words += [f"{name}={value}" for name, value in self.fixed.items() if name != self.causal]
-        words += [f"{self.causal}=True for the causal mask, aligned at the end"] * bool(self.causal)
+        where = f"aligned at the {self.align}"
+        words += [f"{self.causal}=True for the causal mask, {where}"] * bool(self.causal)
         words += [f"{self.scale}=1/sqrt(D)"] if self.scale else []
         words += [f"{name}={what}" for name, what in self.forms.items()]
         return ", ".join(words)
@@ -131,7 +139,7 @@ class Binding:
         left = f"{NEVER_GIVEN}{' and '.join(self.unused)}" if self.unused else ""
         told = (
             f"{name}=True {NOT_JUDGED}; to have it judged where the mask is causal: "
-            f'ARGUMENTS = {{"{name}": "{CAUSAL_MASK}"}}'
+            f"{self.declared.line_with({name: CAUSAL_MASK})}"
             for name in flags
         )
         return "; ".join(filter(None, (left, self.mask, *told)))
@@ -150,9 +158,10 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     scale = next((n for n in SCALES if n in free and "query" in operation.arguments), "")
     if scale and free[scale].default is None:
         scale = ""  # None is what they all call 1/sqrt(D)
-    flags = [n for n in parameters if declared.arguments.get(n) == CAUSAL_MASK]
+    flags = [n for n in parameters if declared.arguments.get(n) in CAUSAL_MASKS]
     fixed = {n: operation.traits.causal for n in (*CAUSAL, *flags) if n in free}
     causal = flags[0] if flags and operation.mask == "mask" else ""
+    align = CAUSAL_MASKS[str(declared.arguments[flags[0]])] if flags else "end"
     forms = forms_of(free, operation)
     rest = [name for name in free if name not in (bias, *SCALES, *fixed, *forms)]
     if unknown := [name for name in rest if free[name].default is EMPTY]:
@@ -161,7 +170,7 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
         raise UnknownArgument(
             f"argument {unknown[0]!r} of {operation.name}: wanted one of "
             f"{', '.join(operation.arguments)} or a name that a common library gives it"
-            f"{_advise_arguments(unknown, left)}",
+            f"{_advise_arguments(unknown, left, declared)}",
             [] if any(map(operation.requires, left)) else unknown,
         )
     for own in operation.arguments:
@@ -179,17 +188,22 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
         name: its for name, its in defaults.items() if name != named.get(operation.mask or "")
     }
     mask = (
-        "" if bias else _advise_mask(operation, named, [n for n in rest if free[n].default is None])
+        ""
+        if bias
+        else _advise_mask(operation, named, [n for n in rest if free[n].default is None], declared)
     )
-    return Binding(named, bias, fixed, causal, scale, tuple(rest), forms, needed, mask)
+    unused = tuple(rest)
+    return Binding(named, bias, fixed, causal, scale, unused, forms, needed, mask, align, declared)
 
 
-def _advise_mask(operation: Operation, named: Mapping[str, str], unused: list[str]) -> str:
+def _advise_mask(
+    operation: Operation, named: Mapping[str, str], unused: list[str], declared: Declarations
+) -> str:
     """Give the line by which the one parameter that may be left out is the mask no other is."""
     if operation.mask is None or operation.mask in named or len(unused) != 1:
         return ""
     true = "hides" if operation.mask == "attn_mask" else "shows"
-    line = f'ARGUMENTS = {{"{unused[0]}": "{operation.mask}"}}'
+    line = declared.line_with({unused[0]: operation.mask})
     return f"if it is the mask, of which True {true} a key, add: {line}"
 
 
@@ -207,10 +221,11 @@ class UnknownArgument(ValueError):
         self.beyond = beyond or []
 
 
-def _advise_arguments(unknown: list[str], left: list[str]) -> str:
+def _advise_arguments(unknown: list[str], left: list[str], declared: Declarations) -> str:
     """
-    Give the line that says what the parameters are given: each the argument of the nearest name
-    among those that no parameter takes, else the only one; where nobody can know, no line.
+    Give the line that says what the parameters are given, beside what is declared: each the
+    argument of the nearest name among those that no parameter takes, else the only one; where
+    nobody can know, no line.
     """
     said: dict[str, str] = {}
     for name in unknown:
@@ -223,9 +238,8 @@ def _advise_arguments(unknown: list[str], left: list[str]) -> str:
     last = [name for name in unknown if name not in said]
     if len(rest) == len(last) == 1:
         said |= {last[0]: rest[0]}
-    pairs = ", ".join(f'"{name}": "{own}"' for name, own in said.items())
     it = "it is" if len(said) == 1 else "they are"
-    return f"; say what {it} given: ARGUMENTS = {{{pairs}}}" if said else ""
+    return f"; say what {it} given: {declared.line_with(said)}" if said else ""
 
 
 def _named(

@@ -45,7 +45,8 @@ def adapt_signature(
         """What the function is given, by its own names, heads in front of positions."""
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
-        if binding.causal and inputs.get("mask") is not None and is_causal_call(operation, inputs):
+        masked = bool(binding.causal) and inputs.get("mask") is not None
+        if masked and is_causal_call(operation, inputs, binding.align):
             inputs["mask"], given[binding.causal] = None, True
         if binding.scale:
             given[binding.scale] = inputs["query"].shape[-1] ** -0.5
@@ -100,6 +101,8 @@ def adapt_signature(
     adapted.takes_dtype = "dtype" in parameters  # type: ignore[attr-defined]
     adapted.mapping = binding.describe()  # type: ignore[attr-defined]
     adapted.causal = "CAUSAL" if "CAUSAL" in said else binding.causal  # type: ignore[attr-defined]
+    by_flag = "start" if binding.causal and binding.align == "start" else True
+    adapted.aligned = said.get("CAUSAL", by_flag)  # type: ignore[attr-defined]
     adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
 

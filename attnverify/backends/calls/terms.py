@@ -158,23 +158,26 @@ def has_causal_option(operation: Operation) -> bool:
     return "query" in operation.arguments and "causal" in operation.domains
 
 
-def is_causal_call(operation: Operation, inputs: Given) -> bool:
+def is_causal_call(operation: Operation, inputs: Given, align: str = "end") -> bool:
     """
-    Tell whether each row of a call sees its own position and those before it, aligned at the end:
-    by the option, where there is one; else by a boolean mask [... N M], or since its one row is the
-    last.
+    Tell whether each row of a call sees its own position and those before it, aligned at the end or
+    at the start: by the option, where there is one, which aligns at the end; else by a boolean mask
+    [... N M], or since it hides nothing.
     """
-    if has_causal_option(operation):
-        return bool(inputs.get("causal"))
-    mask = inputs.get(operation.mask or "")
     queries = inputs["query"] if "query" in inputs else inputs["x"]
+    keys: Any = inputs.get("key", queries)
+    if has_causal_option(operation):
+        as_many = queries.shape[-2] == keys.shape[-2] or operation.is_packed
+        return bool(inputs.get("causal")) and (align == "end" or as_many)
+    mask = inputs.get(operation.mask or "")
+    N, M = queries.shape[-2], keys.shape[-2]
+    offset = M - N if align == "end" else 0
     if mask is None:
-        return bool(queries.shape[-2] == 1)
+        return bool(N == 1 and 1 + offset == M)
     if "bool" not in str(mask.dtype):
         return False
-    N, M = queries.shape[-2], inputs["key" if "key" in inputs else "x"].shape[-2]
     hides = operation.mask == "attn_mask"
-    rows = [[(j <= M - N + i) != hides for j in range(M)] for i in range(N)]
+    rows = [[(j <= offset + i) != hides for j in range(M)] for i in range(N)]
     if tuple(mask.shape[-2:]) != (N, M):
         return False
     return all(one == rows for one in mask.reshape(-1, N, M).tolist())
@@ -182,9 +185,9 @@ def is_causal_call(operation: Operation, inputs: Given) -> bool:
 
 def without_causality(said: Any, operation: Operation, inputs: Given) -> Given:
     """Leave the causality out of a call that has it, for what is causal without being told."""
-    by_option = has_causal_option(operation)
-    if not is_causal_call(operation, inputs):
-        wanted = "causal=True" if by_option else "the causal mask"
+    by_option, align = has_causal_option(operation), "start" if said == "start" else "end"
+    if not is_causal_call(operation, inputs, align):
+        wanted = "causal=True" if by_option else f"the causal mask, aligned at the {align}"
         raise NotImplementedError(f"CAUSAL: takes no call without {wanted}")
     name = "causal" if by_option else operation.mask or ""
     return {own: value for own, value in inputs.items() if own != name}
@@ -213,8 +216,8 @@ LAYOUTS = {
 
 TERMS: dict[str, Term] = {
     "CAUSAL": Term(
-        "True", lambda x: x is True, (), "a causal mask that no call asked for", may_be_causal,
-        without_causality,
+        "True or 'start'", lambda x: x is True or x == "start", (),
+        "a causal mask that no call asked for", may_be_causal, without_causality,
     ),
     "LAYOUT": Term(
         ", ".join(LAYOUTS), lambda x: x in LAYOUTS, (), EXCHANGED, lambda op: bool(layouts_of(op)),

@@ -15,7 +15,8 @@ from tests.attnverify.verdicts.test_terms import told
 
 SDPA = "scaled_dot_product_attention"
 AT_START = "j > i - (M - N)"
-LINE = 'FEATURES = {"lse": False, "N != M": False}'
+LINE = 'CAUSAL = "start"'
+BY_OPTION = 'FEATURES = {"lse": False, "N != M": False}'
 
 
 def declared(name: str = SDPA, *more: str) -> str:
@@ -30,20 +31,43 @@ def findings(folder: Path, text: str) -> list[Finding]:
 
 @pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(
-    ("name", "aspect"), [(SDPA, "values"), (SDPA, "gradients"), ("grouped_attention", "values")]
+    ("name", "aspect", "line"),
+    [
+        (SDPA, "values", LINE),
+        (SDPA, "gradients", LINE),
+        ("grouped_attention", "values", BY_OPTION),
+    ],
 )
 def test_it_is_told_once_with_its_line_and_holds_when_said(
-    name: str, aspect: str, tmp_path: Path
+    name: str, aspect: str, line: str, tmp_path: Path
 ) -> None:
     result = judge_file(tmp_path, kernel(name, declared(name), AT_START), "float32", aspect)
     assert [found.kind for found in result.findings] == [TOP_LEFT]
-    assert LINE in result.findings[0].notes[0]
-    said = judge_file(tmp_path, kernel(name, declared(name, LINE), AT_START), "float32", aspect)
+    assert line in result.findings[0].notes[0]
+    said = judge_file(tmp_path, kernel(name, declared(name, line), AT_START), "float32", aspect)
     assert said.verdict == "passed"
 
 
+@pytest.mark.usefixtures("causes_are_not_sought", "real_calls_are_not_judged")
+@pytest.mark.parametrize(
+    ("hidden", "verdict"),
+    [
+        (AT_START, "passed"),
+        ("j > i", "failed"),
+        (f"({AT_START}) & (j < N)", "failed"),
+        (f"({AT_START}) & (M < N)", "failed"),
+    ],
+    ids=["as it says", "at the end", "further keys are seen", "none is hidden"],
+)
+def test_who_says_that_it_is_aligned_at_the_start_is_held_to_it_where_lengths_differ(
+    hidden: str, verdict: str, tmp_path: Path
+) -> None:
+    text = kernel(SDPA, declared(SDPA, LINE), hidden)
+    assert judge_file(tmp_path, text, "float32").verdict == verdict
+
+
 def test_it_is_found_out_together_with_causality(tmp_path: Path) -> None:
-    assert told(tmp_path, kernel(SDPA, "", AT_START)) == ["CAUSAL = True", LINE]
+    assert told(tmp_path, kernel(SDPA, "", AT_START)) == [LINE]
 
 
 def test_a_slip_beside_it_is_told_of_equal_lengths(tmp_path: Path) -> None:

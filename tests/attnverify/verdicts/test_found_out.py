@@ -247,12 +247,19 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=Fa
     return torch.where(visible, weights, 0) @ value
 """
 DECLARED = 'ARGUMENTS = {"is_causal": "causal mask"}'
+FROM_START = 'ARGUMENTS = {"is_causal": "causal mask from the start"}'
 
 
 @pytest.mark.parametrize(
     ("declared", "diagonal", "verdict"),
-    [(DECLARED, "M - N", "passed"), (DECLARED, "", "failed"), ("", "", "passed")],
-    ids=["right", "aligned at the start", "not declared"],
+    [
+        (DECLARED, "M - N", "passed"),
+        (DECLARED, "", "failed"),
+        (FROM_START, "", "passed"),
+        (FROM_START, "M - N", "failed"),
+        ("", "", "passed"),
+    ],
+    ids=["right", "aligned at the start", "and said so", "said and not so", "not declared"],
 )
 def test_a_flag_for_the_causal_mask_is_judged_where_it_is_declared(
     declared: str, diagonal: str, verdict: str, tmp_path: Path
