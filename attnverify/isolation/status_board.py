@@ -17,8 +17,13 @@ SLOW = 10.0
 """How many times as long as a case an import, or the specification's own answer, may take."""
 
 
-on_case_begun: ContextVar[Callable[[], None]] = ContextVar("begun", default=lambda: None)
-"""Who is told in the parent that a case has begun (attnverify/report/progress.py)."""
+on_case_begun: ContextVar[Callable[[dict[str, Any], int], None]] = ContextVar(
+    "begun", default=lambda case, many: None
+)
+"""
+Who is told in the parent which case has begun, and of how many it is the last
+(attnverify/report/progress.py).
+"""
 
 
 @dataclass(frozen=True)

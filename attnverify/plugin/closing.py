@@ -177,7 +177,7 @@ def print_summary(
         if brief or right
         else see_again(run, tallies, page)
     )
-    tell(next_steps(run, tallies, bool(left_out)))
+    tell(next_steps(run, tallies, bool(left_out or limits)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
     for line in outcomes if quiet or brief else fold_lines(outcomes, width):  # one line an outcome
         reporter.write_line(colourize(line, colour))

@@ -20,9 +20,10 @@ from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
+from attnverify.report.remaining import LONG, Remaining, advise
 from attnverify.report.terminal_colours import fold, terminal_width
 from attnverify.report.waiting import FIRST
-from attnverify.verdicts.tally import NOT_MET
+from attnverify.verdicts.tally import NOT_MET, Options
 
 FEW = 60
 """Cells of a run that has a line for each as it comes; of more those that fail have one."""
@@ -62,11 +63,22 @@ class Counts:
         self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
         self.running: dict[str, None] = {}
         self.here, self.there = (
-            announce.set(lambda *_: self.tick()),
-            status_board.on_case_begun.set(self.tick),
+            announce.set(
+                lambda own, dtype, case, check: self.tick(case.recipe.sizes if case else {})
+            ),
+            status_board.on_case_begun.set(self.tick_there),
         )
+        self.remaining: Remaining | None = None
+        self.given, self.is_advised = dict[str, Any](), False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        asked = session.config.getoption
+        self.given = {name: asked(f"attn_{name}") for name in ("dtype", "profile", "minutes")}
+        cells = {
+            x.nodeid: x.callspec.params.get("cell") for x in session.items if hasattr(x, "callspec")
+        }
+        if not asked("attn_inputs") and cells and all(cells.values()):
+            self.remaining = Remaining(cells, Options(self.given["profile"]))
         self.count(len(session.items))
 
     @pytest.hookimpl(optionalhook=True)
@@ -78,10 +90,14 @@ class Counts:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.running[nodeid] = None
+        if self.remaining:
+            self.remaining.begin(nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.running.pop(nodeid, None)
         self.done, self.begun = self.done + 1, 0
+        if self.remaining:
+            self.remaining.end(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += report.failed
@@ -91,9 +107,29 @@ class Counts:
         announce.reset(self.here)
         status_board.on_case_begun.reset(self.there)
 
-    def tick(self) -> None:
-        """Note that a case has begun."""
+    def tick(self, sizes: Mapping[str, int], many: int = 1) -> None:
+        """Note that a case of these sizes has begun, the last of so many."""
         self.begun += 1
+        if self.remaining:
+            self.remaining.call(sizes, many)
+        left = self.seconds_left() if not self.is_advised else None
+        if left and left > LONG and (words := advise(left, self.given)):
+            self.is_advised = True
+            self.say(words)
+
+    def tick_there(self, case: Mapping[str, Any], many: int) -> None:
+        """Note the same of a case in a process of its own, the last of so many."""
+        self.tick((case.get("recipe") or {}).get("sizes", {}), many)
+
+    def say(self, line: str) -> None:
+        """Print a line while cells are judged; nowhere, but where somebody looks."""
+
+    def seconds_left(self) -> float | None:
+        """Estimate the seconds that are left: by calls, or by cells where those are unknown."""
+        if self.remaining:
+            return self.remaining.seconds()
+        elapsed = time.monotonic() - self.start
+        return elapsed / self.done * (self.total - self.done) if self.done >= 3 else None
 
     def line(self, width: int) -> str:
         """
@@ -105,9 +141,9 @@ class Counts:
         told = f"{self.done}/{self.total} cells, {self.cases_shown} cases" + (
             f", {self.failed} failed" if self.failed else ""
         )
-        if 3 <= self.done < self.total:
-            elapsed = time.monotonic() - self.start
-            told += f", about {clock(elapsed / self.done * (self.total - self.done))} left"
+        left = self.seconds_left()
+        if left is not None and self.done < self.total:
+            told += f", about {clock(left)} left"
         whole = "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
         names = (whole, f": {whole.rpartition('-')[2]}" if "-" in whole else "", "")
         return next((told + name for name in names if len(told + name) <= width), told[:width])
@@ -123,26 +159,33 @@ class Verdicts(Counts):
     def __init__(self, reporter: Any) -> None:
         super().__init__()
         self.reporter, self.over, self.spoken = reporter, threading.Event(), self.start
+        self.pipe = -1
 
     def count(self, total: int) -> None:
         if total <= FEW and not self.total:
             self.reporter._show_progress_info = False  # a percentage behind no dots
             with suppress(OSError):  # what is no file has none that pytest does not catch
-                pipe = os.dup(sys.stdout.fileno()), terminal_width(sys.stdout)
-                threading.Thread(target=self.keep_talking, args=pipe, daemon=True).start()
+                self.pipe = os.dup(sys.stdout.fileno())
+                width = (terminal_width(sys.stdout),)
+                threading.Thread(target=self.keep_talking, args=width, daemon=True).start()
         super().count(total)
 
-    def keep_talking(self, pipe: int, width: int) -> None:
+    def keep_talking(self, width: int) -> None:
         """Say where the run is after each silence, until it is over."""
         while not self.over.wait(FIRST / 4):
             now = time.monotonic()
             silence = FIRST if self.spoken == self.start else max(SILENCE, (now - self.start) / 8)
             if self.running and now - self.spoken >= silence:
-                self.spoken, terminal = now, self.reporter._tw
-                begun = "\n" if terminal.width_of_current_line else ""
-                terminal._current_line = ""
-                with suppress(OSError):  # nobody may be there any more
-                    os.write(pipe, f"{begun}{self.line(width)}\n".encode())
+                self.spoken = now
+                self.say(self.line(width))
+
+    def say(self, line: str) -> None:
+        """Print a line at once, while pytest catches what is written."""
+        terminal = self.reporter._tw
+        begun = "\n" if terminal.width_of_current_line else ""
+        terminal._current_line = ""
+        with suppress(OSError):  # nobody may be there any more
+            os.write(self.pipe, f"{begun}{line}\n".encode())
 
     def pytest_sessionfinish(self) -> None:
         super().pytest_sessionfinish()
@@ -263,9 +306,12 @@ class Progress(Counts):
             self.display.stop()
             self.terminal.close()
 
-    def tick(self) -> None:
-        super().tick()
+    def tick(self, sizes: Mapping[str, int], many: int = 1) -> None:
+        super().tick(sizes, many)
         self.show()
+
+    def say(self, line: str) -> None:
+        self.tell(line)
 
     def show(self) -> None:
         now = time.monotonic()
