@@ -22,7 +22,7 @@ on_case_begun: ContextVar[Callable[[dict[str, Any], int], None]] = ContextVar(
 )
 """
 Who is told in the parent which case has begun, and of how many it is the last
-(attnverify/report/progress.py).
+(attnverify/report/live/progress.py).
 """
 
 

@@ -4,7 +4,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from attnverify.report.causes.words import (
     representative_cells,
 )
 from attnverify.report.json_report import as_json, write_reports
+from attnverify.report.live.progress import tallies_of
 from attnverify.report.next_steps import (
     declaration,
     describe_outcomes,
@@ -33,7 +33,6 @@ from attnverify.report.next_steps import (
     see_again,
     wrong_cells,
 )
-from attnverify.report.progress import tallies_of
 from attnverify.report.table import describe_given, format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
@@ -199,18 +198,11 @@ def notes_of(run: Verification) -> list[str]:
     return [f"  note: {note}" for backend in run.backends for note in notes_in(backend, run.dtypes)]
 
 
-def more_words(page: str | None, right: bool, failures: str) -> list[str]:
-    """
-    Say where the rest is that a brief answer leaves out, and where failures were recorded, if any
-    were.
-    """
+def more_words(page: str | None, right: bool) -> list[str]:
+    """Say where the rest is that a brief answer leaves out."""
     pictures = "" if right else " (pictures)"
     rest = f"more: -v ({'table, versions' if right else 'failing cases in full, table'})"
-    there = any(Path(failures).glob("*.json"))
-    kept = [f"failures are kept in {failures}, which attnverify replay reads"] if there else []
-    if page:
-        return [rest, f"report: {page}", *kept]
-    return [f"{rest}, --report out.html{pictures}", *kept]
+    return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html{pictures}"]
 
 
 def listed(words: list[str]) -> str:

@@ -29,7 +29,7 @@ from attnverify.plugin.state import (
     sources_of,
 )
 from attnverify.report.junit import WordedProperties
-from attnverify.report.progress import progress_of
+from attnverify.report.live.progress import progress_of
 from attnverify.report.table import header
 from attnverify.session import unjudged_backends, unmatched_known_failures
 from attnverify.verdicts.cell import Cell, run_order, telling_order

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attnverify.report.progress import verdict_line
+from attnverify.report.live.progress import verdict_line
 
 SHOWN = ("operation", "implementation", "backend", "dtype", "aspect", "verdict", "cases", "budget")
 

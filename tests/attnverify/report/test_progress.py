@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from attnverify.backends.functions import HAS_OTHERS
-from attnverify.report import progress
+from attnverify.report.live import progress
+from attnverify.report.live.progress import Counts, clock, name_of, verdict_line
 from attnverify.report.next_steps import describe_outcome, next_steps
-from attnverify.report.progress import Counts, clock, name_of, verdict_line
 from attnverify.report.terminal_colours import colourize, use_colour
 from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
 from tests.support.sample_backends import HERE
@@ -51,7 +51,7 @@ def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
     progress: none is left out for 0.
     """
     code = (
-        "import sys; from attnverify import cli; from attnverify.report import progress; "
+        "import sys; from attnverify import cli; from attnverify.report.live import progress; "
         f"progress.SECONDS, progress.FIRST = {between}, 1000; "
         "sys.exit(cli.main())"
     )
@@ -152,7 +152,7 @@ def test_a_pipe_sees_neither_nor_dots_of_few_cells() -> None:
 def through_a_pipe(*arguments: str, silence: float, first: float = 1000.0) -> str:
     """What a pipe is given by a run that speaks after so many seconds without a line, and first."""
     code = (
-        "import sys; from attnverify import cli; from attnverify.report import progress; "
+        "import sys; from attnverify import cli; from attnverify.report.live import progress; "
         f"progress.SILENCE, progress.FIRST = {silence}, {first}; sys.exit(cli.main())"
     )
     known = os.environ | {"PYTHONPATH": str(ROOT)}

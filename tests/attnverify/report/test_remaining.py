@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from attnverify.backends.loader import load
-from attnverify.report import remaining
-from attnverify.report.remaining import Remaining, advise, planned_recipes, size_of
+from attnverify.report.live import remaining
+from attnverify.report.live.remaining import Remaining, advise, planned_recipes, size_of
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.tally import Options
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
-from attnverify.report.remaining import LONG, Remaining, advise
+from attnverify.report.live.remaining import LONG, Remaining, advise
 from attnverify.report.terminal_colours import fold, terminal_width
 from attnverify.report.waiting import FIRST
 from attnverify.verdicts.tally import NOT_MET, Options
