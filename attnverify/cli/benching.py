@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from attnverify.cli.parameters import FILE, Command, Value
+from attnverify.cli.parameters import FILE, Command, Value, in_one_list
 from attnverify.options import OPTIONS
 from attnverify.report.waiting import Waiting, waiting
 
@@ -97,12 +97,17 @@ bench = Command(
     params=[
         click.Argument(["backend"], type=FILE, metavar="BACKEND"),
         click.Option(
-            ["--op"], type=Value(OPTIONS["op"]), multiple=True, help="these operations alone"
+            ["--op"],
+            type=Value(OPTIONS["op"]),
+            multiple=True,
+            callback=in_one_list,
+            help="these operations alone",
         ),
         click.Option(
             ["--spec"],
             type=Value(OPTIONS["spec"]),
             multiple=True,
+            callback=in_one_list,
             metavar="FILE",
             help="by your own specification, which is timed too; repeatable",
         ),

@@ -144,18 +144,20 @@ def refuses_float_masks(implementation: Implementation, arguments: Inputs) -> bo
     """
     declared, known = implementation.backend.declared, implementation.backend.refusing
     name, own = implementation.operation.forward.mask or "", implementation.asked_as
-    if FLOAT_MASK not in {*features_of(arguments)} or declared.features.get(FLOAT_MASK):
+    mask = arguments.get(name)
+    is_float = FLOAT_MASK in {*features_of(arguments)} and "float" in str(mask.dtype)
+    if declared is STRICT or not is_float or declared.features.get(FLOAT_MASK):
         return False
-    if declared is not STRICT and own not in known:
+    if own not in known:
         known[own] = False  # what is called meanwhile does not ask
-        mask = arguments[name]
         alone = mask.reshape(-1, *mask.shape[-2:])[0]
         others = [alone, alone[None, None]]
         truth = mask != mask if name == "attn_mask" else mask == mask
-        known[own] = answers(implementation, arguments | {name: truth}) and not any(
-            answers(implementation, arguments | {name: one}) for one in others
-        )
-    return known.get(own, False)
+        if not answers(implementation, arguments | {name: truth}):
+            del known[own]  # this call is refused whatever its mask, and says nothing
+            return False
+        known[own] = not any(answers(implementation, arguments | {name: one}) for one in others)
+    return known[own]
 
 
 def answers(implementation: Implementation, arguments: Inputs) -> bool:

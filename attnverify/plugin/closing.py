@@ -163,7 +163,7 @@ def print_summary(
     tell(describe_unsupported(tallies), yellow=True)
     tell(describe_unseen(tallies), yellow=True)
     declared = {backend.name: backend.declared for backend in run.backends}
-    tell(lines_to_add(tallies, declared, run.backends), yellow=True)
+    tell(lines_to_add(tallies, declared, [] if brief else run.backends), yellow=True)
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
@@ -171,11 +171,7 @@ def print_summary(
     for words in write_reports(report, reports):
         tell([words], red=True)
     page = reports["--report"]
-    tell(
-        more_words(page, right, run.options.failures)
-        if brief or right
-        else see_again(run, tallies, page)
-    )
+    tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
     tell(next_steps(run, tallies, bool(left_out or limits)))
     outcomes = describe_outcomes(run, tallies, short=quiet or brief)
     for line in outcomes if quiet or brief else fold_lines(outcomes, width):  # one line an outcome

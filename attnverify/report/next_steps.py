@@ -155,7 +155,9 @@ def describe_right(required: list[dict[str, Any]], held: list[dict[str, Any]]) -
     dtypes = {tally["dtype"] for tally in held}
     left = [tally for tally in required if tally["dtype"] not in dtypes]
     inside = sorted({words for tally in answers for words in tally.get("inside", ())})
-    refuses = any(why.startswith(NO_FLOAT_MASK) for tally in answers for why in tally["reasons"])
+    refuses = any(
+        why.startswith(NO_FLOAT_MASK) for tally in answers for why in tally.get("reasons", ())
+    )
     return (
         f"right in {name_dtypes(held)} ({what}: {evidence}{most})"
         + (f", but for {number_of(known, 'cell')} known to fail" if known else "")
@@ -253,7 +255,7 @@ def describe_refused_masks(
     found = {
         tally["backend"]: why
         for tally in reversed(tallies)
-        for why in [*tally["reasons"], *tally.get("unseen", {}).values()]
+        for why in [*tally.get("reasons", ()), *tally.get("unseen", {}).values()]
         if why.startswith(NO_FLOAT_MASK)
     }
     for backend, why in found.items():
