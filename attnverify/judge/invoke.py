@@ -144,7 +144,7 @@ def refuses_float_masks(implementation: Implementation, arguments: Inputs) -> bo
     """
     declared, known = implementation.backend.declared, implementation.backend.refusing
     name, own = implementation.operation.forward.mask or "", implementation.asked_as
-    mask = arguments.get(name)
+    mask: Any = arguments.get(name)
     is_float = FLOAT_MASK in {*features_of(arguments)} and "float" in str(mask.dtype)
     if declared is STRICT or not is_float or declared.features.get(FLOAT_MASK):
         return False
