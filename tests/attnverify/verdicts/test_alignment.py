@@ -29,7 +29,6 @@ def findings(folder: Path, text: str) -> list[Finding]:
     return result.findings
 
 
-@pytest.mark.usefixtures("real_calls_are_not_judged")
 @pytest.mark.parametrize(
     ("name", "aspect", "line"),
     [
@@ -48,7 +47,7 @@ def test_it_is_told_once_with_its_line_and_holds_when_said(
     assert said.verdict == "passed"
 
 
-@pytest.mark.usefixtures("causes_are_not_sought", "real_calls_are_not_judged")
+@pytest.mark.usefixtures("causes_are_not_sought")
 @pytest.mark.parametrize(
     ("hidden", "verdict"),
     [
