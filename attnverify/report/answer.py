@@ -58,7 +58,9 @@ def count_explained(failed: list[Tallied], causes: list[RootCause]) -> str:
     named = [cause for cause in causes if explains(cause)]
     cells = pluralize(len(failed), "failed cell")
     if not named:
-        return f"{cells}, and no known mistake explains {'it' if len(failed) == 1 else 'them'}"
+        it = "it" if len(failed) == 1 else "them"
+        mend = ", but a change of the file mends " + it if any(map(is_mended, causes)) else ""
+        return f"{cells}, and no known mistake explains {it}{mend}"
     explain = "explains" if len(named) == 1 else "explain"
     what = f"{pluralize(len(named), 'mistake')} {explain}"
     if len(named) < len(causes):
@@ -88,6 +90,10 @@ def is_or_are(count: int) -> str:
 def explains(cause: RootCause) -> bool:
     """Tell whether a cause is a mistake, and not only what was seen."""
     return any(sign.diagnoses or tells_itself(sign.finding) for sign in cause.signs)
+
+
+def is_mended(cause: RootCause) -> bool:
+    return any(MENDED in note for note in cause.told[0].notes)
 
 
 def tells_itself(finding: Finding) -> bool:

@@ -43,6 +43,11 @@ def test_what_nothing_explains_is_told_with_what_mends_it(
 ) -> None:
     answer = lines_of_run(tmp_path, monkeypatch)
     assert "   mine.py:12: right with" in "\n".join(answer) and len(answer) <= 15
+    assert "explains it, but a change of the file mends it" in " ".join(
+        " ".join(answer[:2]).split()
+    )
+    assert answer[-1].startswith("mine.py: wrong in float32: line 12: right with")
+    assert "calls" not in answer[-1]
     tallies = json.loads((tmp_path / "found.json").read_text())["tallies"]
     (note,) = {note for one in tallies for found in one["findings"] for note in found["notes"]}
     assert note.startswith("mine.py:12: right with") and "calls that failed" in note
