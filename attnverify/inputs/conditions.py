@@ -38,6 +38,7 @@ from numpy import ndarray
 from attnverify.catalogue.field_words import LAYOUT, parse_sentence
 from attnverify.inputs.measures.scores import (
     Case,
+    absent_parts,
     gradient_overflow,
     has_hidden_gap,
     hidden_score_lead,
@@ -171,6 +172,8 @@ SENTENCES: dict[str, Predicate] = {
     "a key is hidden from every row": lambda case: not pairs_of_case(case).any(axis=-2).all(),
     "a pair is hidden": lambda case: not pairs_of_case(case).all(),
     "a hidden key stands between visible ones": has_hidden_gap,
+    "every part of a row is absent": lambda case: bool(absent_parts(case).all(axis=0).any()),
+    "a part is absent": lambda case: bool(absent_parts(case).any()),
     "a hidden slot holds NaN or infinity": holds_nonfinite,
     "a hidden score overflows": score_overflow,
     "the gradient of a hidden weight overflows": gradient_overflow,

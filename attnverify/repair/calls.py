@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from attnverify.backends.declarations import TAKES_NO
 from attnverify.backends.implementation import Implementation
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.real.calls import everyday_calls, far_calls
@@ -21,11 +22,12 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.inputs.sampling import draw_recipes, resized
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
+from attnverify.judge.invoke import convert_and_call
 from attnverify.judge.judging import judge
 from attnverify.repair.copies import with_name
 from attnverify.verdicts.fitting import fitted_recipes
 
-DRAWS, MORE_DRAWS, BESIDE = 60, 5, 20
+DRAWS, MORE_DRAWS, BESIDE, ALIKE = 60, 5, 20, 4
 MOST_FAILING, MOST_PASSING = 25, 12
 LARGEST = 70
 """The largest size of a call that changes are tried on; larger ones, where no such call fails."""
@@ -74,9 +76,41 @@ def outcome(implementation: Implementation, case: Case, longest: float = LONGEST
         return error.kind
 
 
+def limits_of(own: Implementation, dtype: str) -> dict[str, Any]:
+    """What a file does not take, as it says, and as its functions say when they are called."""
+    key = own.backend.source, own.name
+    if key not in LIMITS:
+        LIMITS[key] = limits = dict(own.backend.declared.limits)
+        for recipe in draw_recipes(own.operation.name, "any", DRAWS, 0):
+            while (left_out := refused_in(own, recipe, dtype)) not in ("", *limits):
+                limits[left_out] = False
+    return LIMITS[key]
+
+
+FEATURE = {"keep": "dropout", "p": "dropout"}
+LIMITS = dict[tuple[str, str], dict[str, Any]]()
+"""The feature that an argument is of; what each file that was asked does not take."""
+
+
+def refused_in(own: Implementation, recipe: Recipe, dtype: str) -> str:
+    """Name what a file says it does not take of a call that is fitted to what is known."""
+    (fitted,) = fitted_recipes([recipe], LIMITS[own.backend.source, own.name])
+    if max(fitted.sizes.values()) > LARGEST:
+        return ""
+    try:
+        with within(LONGEST):
+            convert_and_call(own, case_of(fitted, dtype))
+    except Unsupported as error:
+        _, is_said, name = str(error).partition(TAKES_NO)
+        return FEATURE.get(name, name) if is_said else ""
+    except (TooSlow, Disagreement):
+        pass
+    return ""
+
+
 def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
     """Small calls that a kernel takes as its file says: required ones and drawn ones."""
-    name, limits = own.operation.name, own.backend.declared.limits
+    name, limits = own.operation.name, limits_of(own, dtype)
     recipes: Sequence[Recipe] = draw_recipes(name, "any", DRAWS, seed)
     if seed == 0:
         recipes = [*required_cases(name), *recipes]
@@ -87,7 +121,7 @@ def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
 
 def larger_calls(own: Implementation, dtype: str) -> Iterator[Case]:
     """Calls of several tiles of keys, and of thousands: what small calls do not show."""
-    name, limits = own.operation.name, own.backend.declared.limits
+    name, limits = own.operation.name, limits_of(own, dtype)
     large = [x for x in fixed_cases(name) if max(x.sizes.values()) > LARGEST]
     large += [x for x in required_cases(name) if max(x.sizes.values()) > LARGEST]
     large += everyday_calls(name, "quick", 0, emulated=True)
@@ -136,6 +170,14 @@ def varied(recipes: Sequence[Recipe]) -> Iterator[Recipe]:
         yield replace(other, values=other.values | {"seed": int(rng.integers(2**31))})
 
 
+def of_each_family(cases: Sequence[Case]) -> Iterator[Case]:
+    """The same calls with every kind of numbers: what is given may overflow beside some alone."""
+    for case in cases:
+        for family in case.operation.families:
+            values = case.recipe.values | {"family": family}
+            yield case_of(replace(case.recipe, values=values), case.dtype)
+
+
 def size_of(case: Case) -> int:
     return sum(getattr(x, "size", 0) for x in case.inputs.values())
 
@@ -175,7 +217,8 @@ def calls_that_it_mends(
     if changed is None or not is_right(changed, cases, longest):
         return 0
     fresh = 0
-    for case in chain(calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
+    alike = of_each_family(cases[:ALIKE])
+    for case in chain(alike, calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
         kind = outcome(changed, case)
         is_as_before = kind.startswith(RAISED) and kind == outcome(own, case)
         if kind not in ("passed", *SAYS_NOTHING) and not is_as_before:

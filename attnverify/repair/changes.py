@@ -15,7 +15,23 @@ from itertools import chain, permutations, product
 from typing import Any
 
 from attnverify.repair.editing import File, Found, Function, first_line, shown
+from attnverify.repair.functions import (
+    INGREDIENTS,
+    arguments_of,
+    conditions_of,
+    ingredients,
+    names_of,
+    sizes_of,
+    unread_by,
+)
 from attnverify.repair.parts import (
+    COLUMNS,
+    DEFINED,
+    FILLS,
+    GROWN,
+    GROWN_BY,
+    HIDDEN,
+    LARGEST,
     REDUCTIONS,
     expression,
     filled,
@@ -27,7 +43,6 @@ from attnverify.repair.parts import (
     others_of,
 )
 
-INGREDIENTS = (ast.Name, ast.BinOp, ast.Subscript, ast.Call, ast.Attribute)
 PLACES = (
     *(ast.Assign, ast.AugAssign, ast.Call, ast.BinOp, ast.Return, ast.Tuple, ast.Slice),
     *(ast.Subscript, ast.keyword, ast.Compare),
@@ -35,29 +50,6 @@ PLACES = (
 SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 FARTHEST = 5
 """So many statements further down a statement may be moved."""
-COLUMNS = ("x[..., None]", "x[:, None]")
-GROWN = (
-    "x ** 0.5",
-    "1 / x",
-    "-x",
-    "~x",
-    "1 - x",
-    "x + 1",
-    "x - 1",
-    "x[..., None]",
-    "x.swapaxes(-1, -2)",
-    "x * (x > 0)",
-    "x * 0.6931471805599453",
-    "x * 1.4426950408889634",
-)
-GROWN_BY = ("x * y", "x / y", "x + y", "x - y", "x @ y")
-"""What a part may become, alone and with a name."""
-LARGEST = {"torch": "x.amax(-1, keepdim=True)", "numpy": "x.max(-1, keepdims=True)"}
-"""The largest of each row."""
-HIDDEN = ("c", "~c", "c[..., None]", "~c[..., None]")
-SIZED = ".shape", "len("
-FILLS = ("0", "-float('inf')")
-"""How a condition may hide numbers, and what then stands there."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,13 @@ class Changed(File):
         return (
             *(self.of_statements, self.of_assigned, self.of_parts, self.of_numbers, self.of_unread),
             *(self.of_words, self.of_attributes, self.of_moved, self.of_definitions),
-            *(self.of_reductions, self.of_names, self.of_everywhere, self.of_sizes),
+            *(
+                self.of_reductions,
+                self.of_defined,
+                self.of_names,
+                self.of_everywhere,
+                self.of_sizes,
+            ),
             *(self.of_grown, self.of_ingredients, self.of_hidden, self.of_grown_by_names),
             *(self.of_repeated, self.of_elsewhere),
         )
@@ -305,7 +303,7 @@ class Changed(File):
 
     def of_reductions(self) -> Found:
         """The largest of each row for a number, and for the largest of all."""
-        form = LARGEST["torch" if self.imports("torch") else "numpy"]
+        form = LARGEST[self.library]
         for function, part in self.parts:
             if is_number(part):
                 for name in names_of(function):
@@ -315,18 +313,23 @@ class Changed(File):
                 named = expression(form)
                 yield from self.replaced(part, ast.Call(function_of, named.args, named.keywords))
 
+    def of_defined(self) -> Found:
+        """The value of a statement with a number where a row without keys leaves none."""
+        for (_, part), form in product(self.values(), DEFINED[self.library]):
+            yield from self.replaced(part, filled(form, x=part))
+
     def of_hidden(self) -> Found:
         """The value of a statement where a condition of its function holds, or does not."""
-        module = "torch" if self.imports("torch") else "np"
-        for function, part in self.growing():
-            if isinstance(self.parents[part][0], SIMPLE):
-                where = f"{'tl' if function.decorator_list else module}.where"
-                for condition in conditions_of(function):
-                    for form in HIDDEN:
-                        for fill in FILLS:
-                            hidden = ast.unparse(filled(form, c=expression(condition)))
-                            grown = filled(f"{where}({hidden}, x, {fill})", x=part)
-                            yield from self.replaced(part, grown)
+        module = "np" if self.library == "numpy" else self.library
+        for function, part in self.values():
+            where = f"{'tl' if function.decorator_list else module}.where"
+            for condition, form, fill in product(conditions_of(function), HIDDEN, FILLS):
+                hidden = ast.unparse(filled(form, c=expression(condition)))
+                yield from self.replaced(part, filled(f"{where}({hidden}, x, {fill})", x=part))
+
+    def values(self) -> list[tuple[Function, Any]]:
+        """What is assigned."""
+        return [(f, x) for f, x in self.growing() if isinstance(self.parents[x][0], SIMPLE)]
 
     def of_sizes(self) -> Found:
         """The difference of two sizes for a number."""
@@ -335,9 +338,11 @@ class Changed(File):
                 for one, other in permutations(sizes_of(function), 2):
                     yield from self.replaced(part, expression(f"{one} - {other}"))
 
-    def imports(self, name: str) -> bool:
-        found = [x for x in self.tree.body if isinstance(x, ast.Import)]
-        return any(alias.name == name for one in found for alias in one.names)
+    @property
+    def library(self) -> str:
+        imported = [x for x in self.tree.body if isinstance(x, ast.Import)]
+        names = {alias.name for one in imported for alias in one.names}
+        return "torch" if "torch" in names else "numpy"
 
 
 def added_up(statement: Any) -> Any:
@@ -357,57 +362,9 @@ def others_everywhere(function: Function, part: Any) -> Iterator[ast.AST]:
         yield from (filled(form, x=part) for form in COLUMNS)
 
 
-def names_of(function: Function) -> list[str]:
-    """The arguments of a function, then the other names that it gives; those never read first."""
-    named = [x for x in ast.walk(function) if isinstance(x, ast.Name)]
-    read = {x.id for x in named if is_read(x)}
-    made = sorted({x.id for x in named if not is_read(x)})
-    return sorted(dict.fromkeys((*arguments_of(function), *made)), key=lambda name: name in read)
-
-
-def unread_by(function: Function) -> list[str]:
-    """The arguments that a function never reads."""
-    read = {x.id for x in ast.walk(function) if isinstance(x, ast.Name)}
-    return [x for x in arguments_of(function) if x not in read]
-
-
 def named_by(statement: ast.Assign) -> list[str]:
     return [x.id for x in statement.targets if isinstance(x, ast.Name)]
 
 
 def is_number(part: ast.AST) -> bool:
     return isinstance(getattr(part, "value", None), float)
-
-
-def arguments_of(function: Function) -> list[str]:
-    return [x.arg for x in (*function.args.args, *function.args.kwonlyargs)]
-
-
-def sizes_of(function: Function) -> list[str]:
-    """The names that a function takes from a shape or a length, or counts up to."""
-    found = list[str]()
-    for one in ast.walk(function):
-        if isinstance(one, ast.Assign) and any(x in ast.unparse(one.value) for x in SIZED):
-            found += (x.id for x in ast.walk(one.targets[0]) if isinstance(x, ast.Name))
-        elif isinstance(one, ast.Call) and ast.unparse(one.func).endswith("range"):
-            found += (x for x in names_of(function) if any(is_named(y, {x}) for y in ast.walk(one)))
-    return [*dict.fromkeys(found)]
-
-
-def conditions_of(function: Function) -> list[str]:
-    """The conditions on elements that a function has: what it compares, and names for that."""
-    own = [x for x in ast.walk(function) if isinstance(x, ast.Assign)]
-    compared = [x for x in own if any(isinstance(y, ast.Compare) for y in ast.walk(x.value))]
-    named = [x.targets[0].id for x in compared if isinstance(x.targets[0], ast.Name)]
-    named += [x for x in arguments_of(function) if "mask" in x]
-    return [*dict.fromkeys((*named, *(ast.unparse(x.value) for x in compared)))]
-
-
-def ingredients(function: Function) -> dict[str, ast.AST]:
-    """Copies of the expressions of a function that are more than a name, by their text."""
-    parts = [
-        part.value if isinstance(part, ast.Assign) else part
-        for part in ast.walk(function)
-        if isinstance(part, (*INGREDIENTS[1:], ast.Assign)) and not is_stored(part)
-    ]
-    return {text: expression(text) for text in dict.fromkeys(map(ast.unparse, parts))}

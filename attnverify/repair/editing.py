@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from textwrap import shorten
 from typing import Any
 
+from attnverify.specified.mutants.source import short_apart
+
 Found = Iterator[tuple[int, str, int]]
 """The line, words and statement of a change that stands in the tree until the next is asked for."""
 Function = ast.FunctionDef
@@ -48,7 +50,8 @@ class File:
 
     def replaced(self, old: Any, new: ast.AST) -> Found:
         """Put a part in the place of another, and that back."""
-        words = f"with `{shown(new)}` instead of `{shown(old)}`"
+        one, other = short_apart(ast.unparse(new), ast.unparse(old))
+        words = f"with `{one}` instead of `{other}`"
         parent, field, at = self.parents[old]
         put(parent, field, at, new)
         try:

@@ -1,6 +1,6 @@
 """
 What a part of a file may be instead, made of itself alone: another operator, number or function,
-one of its own parts, its brackets elsewhere.
+one of its own parts, its brackets elsewhere; and the forms that it may grow into.
 """
 
 import ast
@@ -15,6 +15,33 @@ ALIKE = (
     *(("sqrt", "rsqrt"), ("cos", "sin"), ("floor", "ceil"), ("softmax", "log_softmax")),
 )
 """Functions that stand for one another where their arguments allow it."""
+COLUMNS = ("x[..., None]", "x[:, None]")
+GROWN = (
+    "x ** 0.5",
+    "1 / x",
+    "-x",
+    "~x",
+    "1 - x",
+    "x + 1",
+    "x - 1",
+    "x[..., None]",
+    "x.swapaxes(-1, -2)",
+    "x * (x > 0)",
+    "x * 0.6931471805599453",
+    "x * 1.4426950408889634",
+)
+GROWN_BY = ("x * y", "x / y", "x + y", "x - y", "x @ y")
+"""What a part may become, alone and with a name."""
+LARGEST = {"torch": "x.amax(-1, keepdim=True)", "numpy": "x.max(-1, keepdims=True)"}
+"""The largest of each row."""
+DEFINED = {
+    "torch": ("x.nan_to_num(neginf=0)", "x.nan_to_num()", "x.masked_fill(x == 0, 1)"),
+    "numpy": ("np.nan_to_num(x, neginf=0)", "np.nan_to_num(x)", "np.where(x == 0, 1, x)"),
+}
+"""Numbers with another in the place of what a row without keys leaves."""
+HIDDEN = ("c", "~c", "c[..., None]", "~c[..., None]")
+FILLS = ("0", "-float('inf')")
+"""How a condition may hide numbers, and what then stands there."""
 REDUCTIONS = ("max", "min", "amax", "amin", "sum", "mean")
 
 

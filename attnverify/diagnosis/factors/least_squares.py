@@ -27,6 +27,18 @@ NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
 
 
+SHARES: dict[str, Callable[[float], float]] = {
+    "1 - p": lambda p: 1 - p,
+    "1 / (1 - p)": lambda p: 1 / (1 - p),
+    "p": lambda p: p,
+    "p (1 - p)": lambda p: p * (1 - p),
+    "p / (1 - p)": lambda p: p / (1 - p),
+    "(1 - p)^2": lambda p: (1 - p) ** 2,
+    "1 / (1 - p)^2": lambda p: (1 - p) ** -2,
+}
+"""What kernels make of the share ``p`` that dropout drops."""
+
+
 @dataclass(frozen=True)
 class FactorModel:
     """The function of a factor that an observation is held against."""
@@ -74,7 +86,9 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
 def fit_common_factor(
     wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
 ) -> Explanation | None:
-    """Fit the factor, if one number or a power of a size explains everything."""
+    """Fit the factor, if the share of a draw, one number or a power of a size explains all."""
+    if share := share_of_draw(wrong, all_of_them):
+        return share
     g = fit_least_squares(wrong)
     if all(fit.fits(g) for fit in all_of_them):
         return factor_in_words(g) if is_no_rounding(g, wrong[0].observation.dtype) else None
@@ -90,6 +104,23 @@ def fit_common_factor(
     )
     words = say.OFF_BY_POWER_OF_SIZE.format(letter=letter, exponent=exponent)
     return Explanation(words, words) if explains else None
+
+
+def share_of_draw(
+    wrong: Sequence[FactorModel], all_of_them: Sequence[FactorModel]
+) -> Explanation | None:
+    """
+    Name a factor that is made of the share which a draw drops, where no other call is wrong. Of one
+    share alone a power of two may be any other number.
+    """
+    shares = {float(fit.observation.inputs.get("p") or 0.0) for fit in wrong}
+    for name, of in SHARES.items() if 0.0 not in shares else ():
+        given = [(fit, float(fit.observation.inputs.get("p") or 0.0)) for fit in all_of_them]
+        is_told = len(shares) > 1 or not log2(of(*shares)).is_integer()
+        if is_told and all(fit.fits(of(p) if p else 1.0) for fit, p in given):
+            words = say.OFF_BY_SHARE.format(share=name)
+            return Explanation(words, words)
+    return None
 
 
 def is_no_rounding(g: float, dtype: str) -> bool:

@@ -117,7 +117,7 @@ add_faults("blocks", (
     ("latent_attention_first_position", "the key_rope of the first key for all", "this project",
      ONE, "M > 1", part("key_rope", lambda k: np.broadcast_to(k[:, :1], k.shape).copy())),
     ("latent_attention_other_pairing", "a key_rope in the channels of the other pairing",
-     "sglang PR #13495", ONE, "D > 2", 
+     "sglang PR #13495", ONE, "D > 2",
      part("key_rope", lambda k: np.concatenate([k[..., ::2], k[..., 1::2]], axis=-1))),
     ("latent_attention_position_twice", "the position counted twice", "this project", BOTH, "any",
      part("query_rope", lambda q: 2 * q)),

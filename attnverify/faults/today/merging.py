@@ -90,7 +90,7 @@ add_faults("softmax", (
     ("merge_attention_undivided", "parts that are not divided by their sum", "this project",
      ONE, "C > 1", unweighted_sum),
     ("merge_attention_next_head", "the lse of another head", "local-inference-lab/vllm #17",
-     ONE, "H > 1", 
+     ONE, "H > 1",
      changed(lambda outputs, lses: (outputs, np.roll(lses, 1, axis=2)))),
     ("merge_attention_transposed_lse", "an lse of [H N] read as [N H]", "vllm-xpu-kernels #479",
      ONE, "H > 1, N > 1", changed(transposed)),

@@ -225,7 +225,7 @@ add_faults("relative", (
     ("rotary_embedding_negative_at_zero", "negative positions taken for 0", "this project", EXACT,
      "negative positions", changed(positions=lambda x: np.maximum(x["positions"], 0))),
     ("rotary_embedding_first_entry", "the positions of the first batch entry for all",
-     "this project", ROWS, "B > 1", 
+     "this project", ROWS, "B > 1",
      changed(positions=lambda x: np.broadcast_to(x["positions"][:1], x["positions"].shape))),
     ("rotary_embedding_by_head", "positions read along the heads", "this project", ROWS,
      "N > 1 or H > 1", by_head),

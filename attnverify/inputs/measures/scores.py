@@ -40,6 +40,11 @@ def by_heads(case: Case) -> Inputs:
     return heads_first(case.inputs) if otherwise else case.inputs
 
 
+def absent_parts(case: Case) -> ndarray:
+    """Which parts of what is merged have no key (C, ...); none where nothing is merged."""
+    return np.asarray(case.inputs.get("lses", np.zeros((1, 1))) == -np.inf)
+
+
 def has_hidden_gap(case: Case) -> bool:
     visible = pairs_of_case(case)
     before, after = (

@@ -209,11 +209,15 @@ def describe(old: ast.AST, new: ast.AST, where: str) -> str:
     """Say what was changed, in the source's own words."""
     if told := getattr(new, "told", ""):
         return f"{told}, {where}"
-    texts = [_spelled(old), _spelled(new)]
+    own, other = short_apart(_spelled(old), _spelled(new))
+    return f"`{own}` as `{other}`, {where}"
+
+
+def short_apart(*texts: str) -> list[str]:
+    """Shorten two texts, so that where they first differ is still there."""
     differ = (k for k, (a, b) in enumerate(zip(*texts, strict=False)) if a != b)
     at = next(differ, min(map(len, texts)))
-    own, other = (_short(text, at) for text in texts)
-    return f"`{own}` as `{other}`, {where}"
+    return [_short(text, at) for text in texts]
 
 
 def _spelled(node: ast.AST) -> str:

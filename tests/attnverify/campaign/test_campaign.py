@@ -316,11 +316,10 @@ class Killed:
 def workers() -> Iterator[Any]:
     """Two local workers."""
     pytest.importorskip("distributed", reason="the engine of campaigns is an extra")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    with dask_client(options("--workers", "2")) as client:
-        yield client
-    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        with dask_client(options("--workers", "2")) as client:
+            yield client
 
 
 def hosts_listened_on() -> set[str]:

@@ -217,6 +217,10 @@ TEXTS: dict[str, Filled] = {
         "off by a factor of -0.7071 (-2^-0.5)",
     ),
     "OFF_BY_POWER_OF_SIZE": ({"letter": "D", "exponent": 0.5}, "off by a factor of D^0.5"),
+    "OFF_BY_SHARE": (
+        {"share": "p (1 - p)"},
+        "off by a factor of p (1 - p), p the share that dropout drops",
+    ),
     "LOW": ({}, "low"),
     "HIGH": ({}, "high"),
     "PER_CENT": ({"share": 0.0036, "side": "low"}, "0.36% low"),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,23 @@ def test_a_sentence_is_true_of_what_shows_it_and_of_nothing_plainer(
     assert known.covers(case_of(attention(*SHOWS[when]), "float16"))
     plainer = attention({"pattern": "causal", "seed": 1}, "nan", "large")
     assert not known.covers(case_of(plainer, "float16"))
+
+
+def test_parts_are_absent_where_they_are_merged(tmp_path: Path) -> None:
+    sizes = {"B": 2, "H": 2, "N": 4, "E": 2, "C": 2}
+    lines = [f"merge_attention * values when {x} : a reason\n" for x in PARTS]
+    every, one = read_known_failures(written(tmp_path, "".join(lines)))
+    for family, is_shown in (("absent_parts", True), ("normal", False)):
+        recipe = Recipe("merge_attention", sizes, {"family": family, "seed": 1})
+        case = case_of(recipe, "float32")
+        assert every.covers(case) == one.covers(case) == is_shown
+        lses = case.inputs["lses"].copy()
+        lses[0] = 0
+        case = SimpleNamespace(recipe=recipe, dtype="float32", inputs=case.inputs | {"lses": lses})
+        assert not every.covers(case) and one.covers(case) == is_shown
+
+
+PARTS = ("every part of a row is absent", "a part is absent")
 
 
 def test_the_gradient_of_a_hidden_weight_overflows_where_its_value_is_poisoned(

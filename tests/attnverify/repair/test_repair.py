@@ -92,6 +92,10 @@ OTHERS = {
         "hidden = q > s\n    q = q + k\n    return q, hidden",
         "`np.where(~hidden, q + k, -float('inf'))` instead of `q + k`",
     ),
+    "a row without keys": (
+        "q = k / s\n    return q",
+        "with `np.where(k / s == 0, 1, k / s)` instead of `k / s`",
+    ),
     "other brackets": ("return q + k | s", "`q + (k | s)` instead of `q + k | s`"),
     "an order": ("return q, k", "`(k, q)` instead of `(q, k)`"),
     "another function": ("return s.repeat(q)", "`s.repeat_interleave(q)` instead of `s.repeat(q)`"),
@@ -297,6 +301,58 @@ def test_what_overflows_at_several_tiles_is_no_mend(maximum: str, tmp_path: Path
     small = {outcome(own, case) for case in calls_of(own, "float32", seed=1)}
     assert small <= {"passed", REFUSED}
     assert calls_that_it_mends(own, own, [], "float32", 60) == 0
+
+
+SINK = """import torch
+
+def grouped_attention(query, key, value, sink=None, scale=None, causal=False):
+    k, v = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    s = query @ k.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        later = torch.ones(s.shape[-2:], dtype=torch.bool).triu(1 + s.shape[-1] - s.shape[-2])
+        s = s.masked_fill(later, -1e30)
+    high = s.amax(-1, keepdim=True)
+    if sink is not None:
+        high = torch.maximum(high, sink[:, None, None]) if scale is None or not causal else HIGH
+    p = torch.exp(s - high)
+    total = p.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + torch.exp(sink[:, None, None] - high)
+    return p @ v / total, (high + total.log())[..., 0]
+"""
+HIGH = {
+    "right": "torch.maximum(high, sink[:, None, None])",
+    "wrong": "high * 0 + sink[:, None, None]",
+}
+
+
+def test_what_overflows_beside_what_is_given_is_no_mend(tmp_path: Path) -> None:
+    """The sink alone for a maximum, where three things are given: right of scores that are near."""
+    found = {}
+    for name, high in HIGH.items():
+        (tmp_path / f"{name}.py").write_text(SINK.replace("HIGH", high))
+        own = loaded(str(tmp_path / f"{name}.py")).implementations[0]
+        calls = (x for seed in range(2, 12) for x in calls_of(own, "float32", seed))
+        given = [x for x in calls if x.inputs.get("causal") and x.inputs.get("scale") is not None]
+        given = [x for x in given if x.inputs.get("sink") is not None]
+        mild = [x for x in given if outcome(own, x) == "passed"]
+        assert mild
+        found[name] = calls_that_it_mends(own, own, mild, "float32", 60)
+    assert found["right"] > 0 and found["wrong"] == 0
+
+
+def test_a_file_that_takes_little_is_held_to_calls_of_that(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SINK.replace("HIGH", HIGH["right"]))
+    own = loaded(str(tmp_path / "mine.py")).implementations[0]
+    found = [outcome(own, case) for case in calls_of(own, "float32", seed=2)]
+    assert REFUSED not in found and found.count("passed") > 20
+
+
+def test_a_long_part_is_shown_where_it_is_another() -> None:
+    body = "return torch.maximum(q.transpose(-1, -2).contiguous(), torch.log(k + s - q).flatten())"
+    found = single_changes(f"import torch\n\ndef own(q, k, s):\n    {body}\n")
+    words = next(x.words for x in found if "`0`" not in x.words and "s + q" in x.words)
+    assert "s + q" in words and "s - q" in words
 
 
 def test_what_stays_wrong_beside_a_mend_is_said(tmp_path: Path) -> None:

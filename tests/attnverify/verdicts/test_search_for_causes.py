@@ -326,6 +326,34 @@ def scaled_dot_product_attention(query, key, value):
     assert findings and f"a maximum of the {where} keys alone" in str(findings[0].cause)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [("* keep * p", "p (1 - p)"), ("* keep / (1 - p) ** 2", "1 / (1 - p)")],
+)
+def test_a_factor_that_is_made_of_a_draw_is_told_by_it(
+    wrong: str, told: str, tmp_path: Path
+) -> None:
+    text = f"""
+import torch
+
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weights, keep, p):
+        ctx.keep, ctx.p = keep, p
+        return weights * keep / (1 - p)
+
+    @staticmethod
+    def backward(ctx, d_output):
+        keep, p = ctx.keep, ctx.p
+        return d_output {wrong}, None, None
+
+def dropout(weights, keep=None, p=0.0):
+    return weights.clone() if keep is None else Dropped.apply(weights, keep, p)
+"""
+    findings = judge_file(tmp_path, text, "float32", "gradients").findings
+    assert findings and f"off by a factor of {told}, p the share" in str(findings[0].cause)
+
+
 def test_the_search_for_the_cause_of_a_wrong_mask_does_not_break_off(tmp_path: Path) -> None:
     text = """
 import numpy as np
