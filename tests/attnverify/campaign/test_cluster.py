@@ -171,11 +171,12 @@ def machines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine
 
 
 def kept() -> list[str]:
-    """The units that the journal holds."""
+    """The units that the journal holds; a line that is being written is none yet."""
     lines = [
         json.loads(line)[0]
         for path in Path(".attnverify/resume").glob("campaign-*.jsonl")
-        for line in path.read_text().splitlines()
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
     ]
     return [line for line in lines if line != "seed"]
 
