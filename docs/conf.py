@@ -25,12 +25,11 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "book",
 ]
-FAULTS, CONTROLS = read_faults()
+FAULTS = read_faults()
 PUBLIC = [fault for fault in FAULTS.values() if fault.source != "this project"]
 rst_epilog = f"""
 .. |faults| replace:: {len(FAULTS)}
 .. |public_faults| replace:: {len(PUBLIC)}
-.. |controls| replace:: {len(CONTROLS)}
 """
 
 exclude_patterns = ["worked_examples", "_ext"]

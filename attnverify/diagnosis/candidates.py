@@ -88,12 +88,11 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     if op.outside is not None:
         own = (from_mutant(*mutant) for mutant in op.outside.mutants())
         return (*own, *(Candidate(said, said, of, rank=2) for said, of in stride_mistakes(op)))
-    known, _ = registry.read_faults()
     found = [from_convention(op, convention) for convention in conventions(operation)]
     told = {candidate.words for candidate in found}
     found += [
         from_fault(f)
-        for f in known.values()
+        for f in registry.read_faults().values()
         if f.operation.name == operation and f.words not in told
     ]
     if op.is_staged:

@@ -1,8 +1,7 @@
 """
-Seeded faults: the catalogue's operations with one thing wrong, and controls, which are only
-unusual.
+Seeded faults: the catalogue's operations with one thing wrong.
 """
 
-from attnverify.faults.registry import Fault, control, fault, read_faults
+from attnverify.faults.registry import Fault, fault, read_faults
 
-__all__ = ["Fault", "control", "fault", "read_faults"]
+__all__ = ["Fault", "fault", "read_faults"]

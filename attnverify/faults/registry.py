@@ -1,6 +1,6 @@
 """
-Faults: the catalogue's operations with one thing wrong, as public projects shipped it, and
-controls, which are only unusual.
+Faults: the catalogue's operations with one thing wrong, as public projects shipped it. What is only
+unusual, and right, are the controls of the tests.
 
 Each is a NumPy function with the specification's parameters. It holds its arguments to the
 specification, computes in float64 and rounds its result to the dtype of its inputs, so that "wide"
@@ -71,17 +71,16 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
-CONTROLS: dict[str, Fault] = {}
 
 
-def read_faults() -> tuple[dict[str, Fault], dict[str, Fault]]:
-    """All faults and all controls, once the packages beside this module are imported."""
+def read_faults() -> dict[str, Fault]:
+    """All faults, once the packages beside this module are imported."""
     importlib.import_module("attnverify.faults.conventional")
     for _, name, is_folder in pkgutil.iter_modules([str(Path(__file__).parent)]):
         package = importlib.import_module(f"attnverify.faults.{name}") if is_folder else None
         for _, module, _ in pkgutil.iter_modules(package.__path__ if package else []):
             importlib.import_module(f"attnverify.faults.{name}.{module}")
-    return FAULTS, CONTROLS
+    return FAULTS
 
 
 def fault(
@@ -96,19 +95,6 @@ def fault(
     """
     return register(
         FAULTS, kind=kind, words=words, source=source, clause=clause, reveals=reveals, **more
-    )
-
-
-def control(kind: str, words: str, **more: Any) -> Callable[[Function], Function]:
-    """
-    Register the decorated function among the controls: right, in an unusual way that ``words``
-    names.
-    """
-    return register(
-        CONTROLS,
-        **{"source": "this project", "clause": "", "reveals": "", "wrong_in": ()}
-        | {"kind": kind, "words": words}
-        | more,
     )
 
 
@@ -138,12 +124,6 @@ def add_conventional(kind: str, rows: Iterable[tuple[Any, ...]]) -> None:
 
 def answer_by(convention: Convention, operation: Operation, **given: Any) -> Any:
     return convention(operation, given, "float64")
-
-
-def add_controls(kind: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Register controls likewise: rows of name, words, and what is unusual."""
-    for name, words, unusual, *more in rows:
-        control(kind, words, **(more[0] if more else {}))(named(name, unusual))
 
 
 def named(name: str, what: Function | dict[str, Any]) -> Function:
@@ -179,7 +159,7 @@ def register(
     def add(function: Function) -> Function:
         name = function.__name__
         parsed = parse_name(name)
-        if parsed is None or name in CATALOGUE or name in FAULTS or name in CONTROLS:
+        if parsed is None or name in CATALOGUE or name in FAULTS or name in among:
             raise ValueError(f"name: wanted <operation>_<what is wrong>, each once, got {name}")
         operation = parsed[0]
 

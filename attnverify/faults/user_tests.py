@@ -127,8 +127,7 @@ def candidates(operation: Operation, library: str) -> Iterator[tuple[Fault, Func
     Every fault of the operation; with torch also those of its gradient, behind a right forward
     pass.
     """
-    faults, _ = read_faults()
-    for fault in faults.values():
+    for fault in read_faults().values():
         if fault.operation.name == operation.name:
             yield (
                 fault,

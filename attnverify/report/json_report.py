@@ -115,7 +115,7 @@ def describe_what_was_violated(failed: list[dict[str, Any]]) -> dict[str, dict[s
 
 def _clauses_of_mistakes(names: set[str]) -> dict[str, str]:
     """Find the clauses that those mistakes violate which are seeded as faults."""
-    faults = read_faults()[0] if names else {}
+    faults = read_faults() if names else {}
     return {name: faults[name].clause for name in sorted(names) if name in faults}
 
 

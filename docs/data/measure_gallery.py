@@ -112,7 +112,7 @@ SHOWN = ("  output", "  cause")
 
 def measure(name: str) -> dict[str, Any]:
     """Both tests of one bug."""
-    fault = read_faults()[0][name]
+    fault = read_faults()[name]
     return {"usual": usual_test(fault), "suite": suite_says(fault)}
 
 
@@ -137,7 +137,7 @@ def write_reports(names: list[str]) -> None:
     """Write the reports of the bugs, from which the book makes their pages."""
     from summarise import stamp
 
-    reports = {name: report_of(read_faults()[0][name]) for name in names}
+    reports = {name: report_of(read_faults()[name]) for name in names}
     found = stamp("quick", f"numpy {np.__version__}") | {"operations": reports}
     (HERE / "gallery_reports.json").write_text(json_text(found))
 
@@ -148,7 +148,7 @@ def main() -> None:
     write_reports([bug["fault"] for bug in bugs()])
     found: dict[str, Any] = {}
     for bug in bugs():
-        fault = read_faults()[0][bug["fault"]]
+        fault = read_faults()[bug["fault"]]
         found.setdefault(fault.operation.name, {})[fault.name] = measure(fault.name)
     text = json.dumps(stamp("quick", f"numpy {np.__version__}") | {"operations": found}, indent=1)
     (HERE / "gallery.json").write_text(text + "\n")

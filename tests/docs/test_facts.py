@@ -115,7 +115,7 @@ def test_the_whole_function_is_the_source_without_its_docstring():
 
 
 def test_every_fault_that_has_a_source_has_an_address_to_read_of_it():
-    sources = {fault.source for fault in read_faults()[0].values()} - {"this project"}
+    sources = {fault.source for fault in read_faults().values()} - {"this project"}
     assert sources == {name for found in facts.read("threads").values() for name in found}
 
 

@@ -20,7 +20,7 @@ each_bug = pytest.mark.parametrize("name", BUGS)
 
 
 def test_there_are_many_bugs_of_many_kinds():
-    faults = [read_faults()[0][name] for name in BUGS]
+    faults = [read_faults()[name] for name in BUGS]
     assert len(set(BUGS)) == len(BUGS) >= 12 and len({fault.kind for fault in faults}) >= 8
     assert set(BUGS) == set(gallery.measured())
 
@@ -28,18 +28,18 @@ def test_there_are_many_bugs_of_many_kinds():
 def test_every_bug_has_its_thread_its_story_and_its_lines():
     text = gallery.page()
     for bug in gallery.read_bugs():
-        assert gallery.thread(read_faults()[0][bug["fault"]]).count("https://github.com/") == 1
+        assert gallery.thread(read_faults()[bug["fault"]]).count("https://github.com/") == 1
         assert bug["title"] in text and len(bug["told"]) > 100 and len(bug["code"]) > 50
 
 
 def test_a_bug_without_a_thread_is_refused():
     with pytest.raises(ValueError, match=r"wanted a thread in threads\.toml"):
-        gallery.thread(read_faults()[0]["softmax_without_maximum"])
+        gallery.thread(read_faults()["softmax_without_maximum"])
 
 
 @each_bug
 def test_the_usual_test_says_what_the_page_says(name):
-    assert measure_gallery.usual_test(read_faults()[0][name]) == gallery.measured()[name]["usual"]
+    assert measure_gallery.usual_test(read_faults()[name]) == gallery.measured()[name]["usual"]
 
 
 def test_the_suite_finds_them_all_and_many_pass_the_usual_test():
@@ -49,13 +49,13 @@ def test_the_suite_finds_them_all_and_many_pass_the_usual_test():
 
 
 def test_the_usual_test_fails_what_is_plainly_wrong():
-    faults = read_faults()[0]
+    faults = read_faults()
     assert measure_gallery.usual_test(faults["scaled_dot_product_attention_unscaled"]) == "fails"
 
 
 @pytest.mark.parametrize("name", ["get_slopes_plain_series"])
 def test_the_suite_says_what_the_page_says(name):
-    assert measure_gallery.suite_says(read_faults()[0][name]) == gallery.measured()[name]["suite"]
+    assert measure_gallery.suite_says(read_faults()[name]) == gallery.measured()[name]["suite"]
 
 
 def test_every_bug_has_the_page_of_its_report(tmp_path):
@@ -69,7 +69,7 @@ def test_every_bug_has_the_page_of_its_report(tmp_path):
 
 @pytest.mark.parametrize("name", ["get_slopes_plain_series"])
 def test_the_report_of_a_bug_is_what_a_run_says(name):
-    found = measure_gallery.report_of(read_faults()[0][name])
+    found = measure_gallery.report_of(read_faults()[name])
     assert (
         json.loads(json_text(found)) == gallery.status.read("gallery_reports")["operations"][name]
     )
@@ -78,4 +78,4 @@ def test_the_report_of_a_bug_is_what_a_run_says(name):
 @pytest.mark.thorough
 @each_bug
 def test_the_suite_says_of_every_bug_what_the_page_says(name):
-    assert measure_gallery.suite_says(read_faults()[0][name]) == gallery.measured()[name]["suite"]
+    assert measure_gallery.suite_says(read_faults()[name]) == gallery.measured()[name]["suite"]

@@ -14,7 +14,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.conventions.caches.latents import as_heads, changed, one_group, widths
 from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 from attnverify.faults.today.grouping import without_cap_slope
 from attnverify.faults.today.options import (
     answering,
@@ -248,24 +248,4 @@ add_conventional("blocks", (
      "rows without keys"),
     ("latent_attention_plus_infinity", "a row of no key", "plus infinity", "FlashMLA's lse",
      NUMBERS, "rows without keys"),
-))  # fmt: skip
-
-
-def in_front(**x: Any) -> Any:
-    """A row in which the position stands in front, and a query alike; the values are behind it."""
-    E, D = widths(x)
-    q = np.concatenate([x["query_rope"], x["query"]], axis=-1)
-    k = np.concatenate([x["key_rope"], x["latent"]], axis=-1)
-    parts = {"query": q[..., :E], "query_rope": q[..., E:], "latent": k[..., :E]}
-    return as_heads(**x | parts | {"key_rope": k[..., E:]}, value=k[..., D:])
-
-
-def held(function: Callable[..., Any]) -> Any:
-    """What the reference refuses is refused."""
-    return lambda **x: (attention(**x), function(**x))[1]
-
-
-add_controls("blocks", (
-    ("latent_attention_of_one_group", "one group of heads with both parts", held(as_heads)),
-    ("latent_attention_of_turned_rows", "the position in front of the latent", held(in_front)),
 ))  # fmt: skip

@@ -18,7 +18,7 @@ from attnverify.conventions.packing import (
     starts_aligned,
 )
 from attnverify.conventions.references import reference_of
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 from attnverify.faults.today.options import (
     answering,
     outside_unwritten,
@@ -278,9 +278,4 @@ add_conventional("blocks", (
     ("packed_attention_plus_infinity", "a row of no key", "plus infinity", "flashinfer #3943",
      EMPTY, "rows without keys"),
     ("packed_attention_scale_ignored", "a scale", "ignored", "tokenspeed #759", NUMBERS, "scale"),
-))  # fmt: skip
-add_controls("blocks", (
-    ("packed_attention_of_pairs", "one attention under a mask of blocks", seeing(packed_pairs)),
-    ("packed_attention_of_lengths", "every length and offset given",
-     changed(lengths=counted, offset=placed)),
 ))  # fmt: skip

@@ -12,7 +12,7 @@ from attnverify.conventions.caches.paging import changed, own_places, slots, the
 from attnverify.conventions.layer_rows import Options
 from attnverify.conventions.packing import seeing
 from attnverify.conventions.references import reference_of
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 from attnverify.faults.today.options import (
     answering,
     first_of,
@@ -272,18 +272,4 @@ add_conventional("blocks", (
     ("paged_attention_plus_infinity", "a row of no key", "plus infinity", "flashinfer #3943",
      EMPTY, "rows without keys"),
     ("paged_attention_scale_ignored", "a scale", "ignored", "tokenspeed #759", NUMBERS, "scale"),
-))  # fmt: skip
-
-
-def moved(**x: Any) -> Any:
-    """The pages at other places of the pool, and the table by these."""
-    Z = len(x["key_pages"])
-    pools = {name: x[name][::-1] for name in ("key_pages", "value_pages")}
-    return attention(**x | pools | {"page_table": Z - 1 - x["page_table"]})
-
-
-add_controls("blocks", (
-    ("paged_attention_of_slots", "one attention of the pool under a mask", seeing(packed_pairs)),
-    ("paged_attention_of_offsets", "every offset given", changed(offset=own_places)),
-    ("paged_attention_of_moved_pages", "a pool in another order", moved),
 ))  # fmt: skip

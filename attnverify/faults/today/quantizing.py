@@ -11,7 +11,7 @@ from attnverify.catalogue.dtypes import round_to
 from attnverify.conventions.caches.quantizing import FLOAT8, INT8, float8, times
 from attnverify.conventions.layer_rows import with_arguments
 from attnverify.conventions.references import reference_of
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 
 dequantize = reference_of("dequantize")
 SCALE, ROWS, INTEGER, FLOAT, SAID, ONCE = (f"dequantize, clause {number}" for number in range(1, 7))
@@ -82,16 +82,6 @@ def in_float8(y: ndarray, **x: Any) -> ndarray:
     """Three bits of mantissa kept of the product."""
     m, e = np.frexp(y)
     return np.ldexp(np.rint(m * 16), e - 4)
-
-
-def by_sixteen_bits(**x: Any) -> Any:
-    """Control: float8 by its bits in a float16."""
-    if x["stored_as"] == INT8:
-        return dequantize(**x)
-    bits = x["stored"].astype(np.int64) & 255
-    half = ((bits & 128) << 8 | (bits & 127) << 7).astype(np.uint16).view(np.float16)
-    wide = np.where(bits & 127 == 127, np.nan, half.astype(np.float64) * 256)
-    return wide * x["scale"][..., None]
 
 
 add_conventional("numerics", (
@@ -166,9 +156,4 @@ add_faults("numerics", (
      INTEGER, "D > 1", with_arguments(dequantize, stored=lambda x: words_reversed(x["stored"]))),
     ("dequantize_last_channel_lost", "the last channel not written", "this project", SCALE, "any",
      answered(last_channel_lost)),
-))  # fmt: skip
-add_controls("numerics", (
-    ("dequantize_by_float16", "float8 by its bits in a float16", by_sixteen_bits),
-    ("dequantize_by_table", "numbers looked up in a table",
-     partial(times, lambda bits: number(np.arange(256))[bits], FLOAT8)),
 ))  # fmt: skip

@@ -17,7 +17,7 @@ from attnverify.conventions.caches.selecting import (
 )
 from attnverify.conventions.layer_rows import Options
 from attnverify.conventions.references import reference_of, visible_keys
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 from attnverify.faults.today.options import (
     answering,
     length_by,
@@ -249,11 +249,4 @@ add_conventional("blocks", (
     ("selected_attention_plus_infinity", "a row of no key", "plus infinity", "FlashMLA's lse",
      NUMBERS, "rows without keys"),
     ("selected_attention_scale_ignored", "a scale", "ignored", "this project", NUMBERS, "scale"),
-))  # fmt: skip
-
-
-add_controls("blocks", (
-    ("selected_attention_under_a_mask", "what is chosen as a mask", under(chosen)),
-    ("selected_attention_in_order", "choices in rising order",
-     changed(selection=lambda x: np.sort(x["selection"], axis=-1))),
 ))  # fmt: skip

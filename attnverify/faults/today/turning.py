@@ -11,7 +11,7 @@ from attnverify.catalogue.dtypes import round_to
 from attnverify.conventions.layer_rows import Options, with_arguments
 from attnverify.conventions.references import reference_of
 from attnverify.conventions.turning import changed, frequencies, pairs
-from attnverify.faults.registry import add_controls, add_conventional, add_faults
+from attnverify.faults.registry import add_conventional, add_faults
 
 rotary, gradient = reference_of("rotary_embedding"), reference_of("rotary_embedding_grad")
 PAIRS, WIDTH, EXACT, STILL, GIVEN, ROWS, TURN, WIDE = (
@@ -151,16 +151,6 @@ def without(x: Options) -> Options:
     return {name: value for name, value in x.items() if name != "d_output"}
 
 
-def by_complex_numbers(**x: Any) -> ndarray:
-    """A product with e^(i angle)."""
-    first, second = channels(pairs(x), x["pairing"])
-    angle = x["positions"][:, None, :, None] * frequencies(x)
-    z = (x["x"][..., first] + 1j * x["x"][..., second]) * np.exp(1j * angle)
-    y: ndarray = x["x"].copy()
-    y[..., first], y[..., second] = z.real, z.imag
-    return y
-
-
 HALF_ANGLE = {"wrong_in": ("float64",)}
 add_conventional("relative", (
     ("rotary_embedding_other_pairing", "pairing", "the other", "nanochat #264", PAIRS, "R > 1"),
@@ -254,9 +244,4 @@ add_faults("backward", (
      partial(by_frequency, without_positions)),
     ("rotary_embedding_grad_of_frequencies_negative", "a negative gradient by frequencies",
      "this project", f"{BACK}, clause 2", "frequencies", partial(by_frequency, lambda d, x: -d)),
-))  # fmt: skip
-add_controls("relative", (
-    ("rotary_embedding_of_complex_numbers", "pairs as complex numbers", by_complex_numbers),
-    ("rotary_embedding_angle_reduced", "angles reduced to half a turn either way first",
-     turned(angle_of=lambda p, f: p * f - 2 * np.pi * np.rint(p * f / (2 * np.pi)))),
 ))  # fmt: skip

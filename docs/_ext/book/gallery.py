@@ -52,7 +52,7 @@ def measured() -> dict[str, Any]:
 
 def one(bug: dict[str, Any], said: dict[str, Any]) -> Iterator[str]:
     """One bug: its story, its lines, and the two verdicts."""
-    fault = read_faults()[0][bug["fault"]]
+    fault = read_faults()[bug["fault"]]
     yield f"{bug['title']}\n{'-' * len(bug['title'])}\n"
     yield f"*{fault.kind}*, in :doc:`/operations/{fault.operation.forward.name}`. {thread(fault)}\n"
     yield f"{bug['told']}\n"

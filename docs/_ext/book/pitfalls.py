@@ -60,7 +60,7 @@ def chosen(operation: Operation) -> list[Fault]:
 
 
 def faults_of(operation: Operation) -> list[Fault]:
-    faults, _ = read_faults()
+    faults = read_faults()
     names = {operation.name, f"{operation.name}_grad"}
     return [fault for fault in faults.values() if fault.operation.name in names]
 
@@ -134,7 +134,7 @@ HIDES = {
 @lru_cache(maxsize=512)
 def small_case(name: str) -> Observation | None:
     """The smallest of the suite's own recipes whose answer fits into a picture and is wrong."""
-    fault = read_faults()[0][name]
+    fault = read_faults()[name]
     recipes = (
         *fixed_cases(fault.operation.name),
         *draw_recipes(fault.operation.name, "any", 100, 0),

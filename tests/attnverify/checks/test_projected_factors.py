@@ -29,7 +29,7 @@ from tests.sight.planted import NOTHING, planted, planted_in
 
 FAULTS = {
     name: fault
-    for name, fault in read_faults()[0].items()
+    for name, fault in read_faults().items()
     if name.endswith("_off") and has_projected_factors(fault.operation)
 }
 MEASURED = [name for name, operation in CATALOGUE.items() if has_projected_factors(operation)]

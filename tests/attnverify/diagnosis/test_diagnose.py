@@ -41,7 +41,7 @@ from tests.support.nightly import one_in
 from tests.support.roundings import count_roundings
 from tests.support.sample_backends import tallies
 
-KNOWN, _ = registry.read_faults()
+KNOWN = registry.read_faults()
 SILENT = ("state", "side effects", "refusals")
 """Classes that show in other columns than values and gradients."""
 MARKED = {name: f for name, f in KNOWN.items() if f.kind not in SILENT}

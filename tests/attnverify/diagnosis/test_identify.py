@@ -117,7 +117,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_read_off(name: str) -> None:
-    fault = registry.read_faults()[0][name]
+    fault = registry.read_faults()[name]
     backend = Backend("faults", "faults", library=array_library("numpy"), precision=fault.precision)
     implementation = Implementation(
         backend, fault.operation, "faulty", adapt_signature(fault.fresh(), fault.operation)

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from attnverify.faults.registry import CONTROLS, FAULT_KINDS, Fault
+from attnverify.faults.registry import FAULT_KINDS, Fault
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults.controls.registry import CONTROLS
 from tests.attnverify.faults.first_failure import first_failure, implementation_of
 
 

@@ -18,7 +18,7 @@ from attnverify import ROOT
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.cli import main
-from attnverify.faults.registry import CONTROLS, FAULTS, fault, read_faults, register
+from attnverify.faults.registry import FAULTS, fault, read_faults, register
 from attnverify.faults.user_tests import measure_user_tests
 from attnverify.inputs.expand import expand
 from attnverify.inputs.fixed_cases import fixed_recipe
@@ -26,10 +26,12 @@ from attnverify.verdicts import columns, one_case
 from attnverify.verdicts.cell import Cell, applicable_aspects
 from attnverify.verdicts.tally import Options
 from tests.attnverify.faults import first_failure as module_of_score
+from tests.attnverify.faults.controls.registry import read_controls
 from tests.attnverify.faults.first_failure import first_failure, implementation_of
 from tests.attnverify.faults.kill_score import dtypes_of, hardest, score_fault, table
 
 read_faults()
+CONTROLS = read_controls()
 QUICK = Options("quick")
 CHECKS = ROOT / "tests" / "sample_user_tests"
 

@@ -13,9 +13,10 @@ import pytest
 from attnverify.faults.registry import ALL, Fault, read_faults
 from attnverify.plugin.setup import seed_of
 from attnverify.verdicts.tally import Options
+from tests.attnverify.faults.controls.registry import read_controls
 from tests.attnverify.faults.kill_score import dtypes_of, score_fault
 
-FAULTS, CONTROLS = read_faults()
+FAULTS, CONTROLS = read_faults(), read_controls()
 
 pytestmark = pytest.mark.faults
 

@@ -26,7 +26,7 @@ from tests.attnverify.faults.first_failure import first_failure, implementation_
 
 pytestmark = pytest.mark.faults
 
-FAULTS, _ = read_faults()
+FAULTS = read_faults()
 GROUPED, PLAIN, ALIBI = "grouped_attention", "scaled_dot_product_attention", "alibi_attention"
 LEARNED, XL = "learned_relative_attention", "transformer_xl_attention"
 ADDITIVE = "additive_attention"

@@ -27,7 +27,7 @@ from attnverify.reference.attention import weigh as right_weights
 from tests.attnverify.faults.first_failure import implementation_of
 from tests.sight.lengths import ATTENTIONS, wrong
 
-FAULTS, _ = read_faults()
+FAULTS = read_faults()
 MASKED = [
     name
     for name, operation in CATALOGUE.items()

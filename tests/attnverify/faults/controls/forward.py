@@ -10,9 +10,9 @@ from numpy import ndarray
 
 from attnverify.faults.arithmetic.rounding import rounded_weigh
 from attnverify.faults.arithmetic.softmax import online, split
-from attnverify.faults.registry import add_controls, control
 from attnverify.reference import attention, layers
 from attnverify.reference.attention import HIDDEN, inverse_root
+from tests.attnverify.faults.controls.registry import add_controls, control
 
 ALL_FLOAT32 = {"preset": "wide"} | dict.fromkeys(
     ("acc", "score", "softmax", "prob", "bias", "joined", "stage", "prescale"), "float32"

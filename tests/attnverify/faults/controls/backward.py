@@ -7,8 +7,8 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.faults.arithmetic.softmax import online
-from attnverify.faults.registry import add_controls, control
 from attnverify.reference import attention, gradients
+from tests.attnverify.faults.controls.registry import add_controls, control
 
 
 @control("backward", "the row mean from d_output and the output")

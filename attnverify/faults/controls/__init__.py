@@ -1,1 +1,0 @@
-"""Controls: right implementations that compute in unusual ways."""
