@@ -5,6 +5,7 @@ those that are right, fresh ones, and those of what stands beside it.
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attnverify.backends.declarations import TAKES_NO
+from attnverify.backends.declarations import CAUSAL_ALONE, TAKES_NO
 from attnverify.backends.implementation import Implementation
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.real.calls import everyday_calls, far_calls
@@ -26,6 +27,7 @@ from attnverify.judge.invoke import convert_and_call
 from attnverify.judge.judging import judge
 from attnverify.repair.copies import with_name
 from attnverify.verdicts.fitting import fitted_recipes
+from attnverify.verdicts.shown import causal_recipes
 
 DRAWS, MORE_DRAWS, BESIDE, ALIKE = 60, 5, 20, 4
 MOST_FAILING, MOST_PASSING = 25, 12
@@ -38,6 +40,8 @@ slowest call of the original.
 """
 TOO_SLOW, REFUSED = "too slow", "refused"
 SAYS_NOTHING, RAISED = ("", TOO_SLOW, REFUSED), "raised"
+APART = (RAISED, "NaN")
+"""What is no number fails in a way of its own."""
 
 
 class TooSlow(Exception):
@@ -109,12 +113,19 @@ def refused_in(own: Implementation, recipe: Recipe, dtype: str) -> str:
 
 
 def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
-    """Small calls that a kernel takes as its file says: required ones and drawn ones."""
+    """
+    Small calls that a kernel takes as its file says: required ones and drawn ones, these once more
+    with its flag for the causal mask.
+    """
     name, limits = own.operation.name, limits_of(own, dtype)
-    recipes: Sequence[Recipe] = draw_recipes(name, "any", DRAWS, seed)
-    if seed == 0:
-        recipes = [*required_cases(name), *recipes]
-    for recipe in fitted_recipes(recipes, limits):
+    drawn = draw_recipes(name, "any", DRAWS, seed)
+    required = required_cases(name) if seed == 0 else ()
+    recipes = [*fitted_recipes([*required, *drawn], limits)]
+    if flag := getattr(own.function, "causal", ""):
+        recipes += causal_recipes(own) if seed == 0 else ()
+        align = own.function.aligned  # type: ignore[attr-defined]
+        recipes += fitted_recipes(drawn, {**limits, CAUSAL_ALONE: align})
+    for recipe in recipes:
         if max(recipe.sizes.values()) <= LARGEST:
             yield case_of(recipe, dtype)
 
@@ -134,20 +145,20 @@ def failing_and_passing(
     own: Implementation, dtype: str, known: Sequence[Recipe]
 ) -> tuple[list[Case], list[Case]]:
     """
-    Calls that fail, of one kind, the smallest first, and calls that are right. What raises an error
-    and what is wrong are two kinds, and what is known to fail says which is meant.
+    Calls that fail in one way, the smallest first, and calls that are right. What is known to fail
+    says which way is meant.
     """
-    failing, passing = list[tuple[Case, bool]](), list[Case]()
+    failing, passing = list[tuple[Case, str]](), list[Case]()
 
     def sort(cases: Iterable[Case]) -> None:
         for case in cases:
             if (kind := outcome(own, case)) == "passed":
                 passing.append(case)
-            elif kind not in SAYS_NOTHING:
-                failing.append((case, kind.startswith(RAISED)))
+            elif fails(kind):
+                failing.append((case, way(kind)))
 
     sort(case_of(recipe, dtype) for recipe in known)
-    meant = [is_raised for _, is_raised in failing]
+    known_ways = [one for _, one in failing]
     sort(calls_of(own, dtype))
     for seed in range(2, 2 + MORE_DRAWS):
         if not failing:
@@ -156,9 +167,19 @@ def failing_and_passing(
         sort(larger_calls(own, dtype))
     if failing:
         sort(case_of(recipe, dtype) for recipe in varied([x.recipe for x, _ in failing]))
-        meant = meant or sorted(is_raised for _, is_raised in failing)
-    found = [case for case, is_raised in failing if is_raised == meant[len(meant) // 2]]
+    ways = Counter(known_ways or [one for _, one in failing])
+    found = [case for case, one in failing if one == ways.most_common(1)[0][0]]
     return sorted(found, key=size_of)[:MOST_FAILING], sorted(passing, key=size_of)[:MOST_PASSING]
+
+
+def fails(kind: str) -> bool:
+    """Tell whether a call that ends so says something against a kernel."""
+    return kind not in ("passed", *SAYS_NOTHING)
+
+
+def way(kind: str) -> str:
+    """Name the way in which calls fail that ends so: an error, NaN, another number."""
+    return next((one for one in APART if kind.startswith(one)), "")
 
 
 def varied(recipes: Sequence[Recipe]) -> Iterator[Recipe]:
@@ -211,17 +232,16 @@ def calls_that_it_mends(
     longest: float,
 ) -> int:
     """
-    Count the fresh calls that are right too, where all others are and none of these is wrong, or
-    raises what it does not raise unchanged.
+    Count the fresh calls that are right too, where all others are and none of these is wrong; what
+    fails unchanged, in another way than these, may do so still.
     """
     if changed is None or not is_right(changed, cases, longest):
         return 0
-    fresh = 0
+    meant, fresh = {way(kind) for kind in (outcome(own, x) for x in cases) if fails(kind)}, 0
     alike = of_each_family(cases[:ALIKE])
     for case in chain(alike, calls_of(changed, dtype, seed=1), larger_calls(changed, dtype)):
         kind = outcome(changed, case)
-        is_as_before = kind.startswith(RAISED) and kind == outcome(own, case)
-        if kind not in ("passed", *SAYS_NOTHING) and not is_as_before:
+        if fails(kind) and (way(kind) in meant or kind != outcome(own, case)):
             return 0
         fresh += kind == "passed"
     return fresh
@@ -243,6 +263,6 @@ def left_beside(own: Implementation, changed: Implementation | None, dtype: str)
                 now = outcome(after, case)
                 if now not in ("passed", "", TOO_SLOW) and outcome(before, case) == "passed":
                     return SPOILT
-                if now not in ("passed", *SAYS_NOTHING):
+                if fails(now):
                     found = STILL_WRONG.format(after.name)
     return found

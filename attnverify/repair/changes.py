@@ -74,39 +74,36 @@ Reached = Callable[[ast.stmt], bool]
 
 def single_changes(text: str, *reached: Reached) -> Iterator[Change]:
     """
-    List the changes of the statements of a file's functions that are reached, each text once: those
-    of the first that is asked for, then those of the next; what is likelier, and rarer, first.
-    Raises SyntaxError for what is no Python.
+    List the changes of the statements of a file's functions that are reached, each text once: the
+    likely ones of the first that is asked for and of the next, then the others of both. Raises
+    SyntaxError for what is no Python.
     """
-    seen = set[str]()
-    for is_reached in reached or [lambda _: True]:
-        file = Changed(ast.parse(text), is_reached)
-        seen |= {*file.statements}
-        for line, words, at in chain.from_iterable(kind() for kind in file.kinds):
+    files = [Changed(ast.parse(text), own) for own in reached or [lambda _: True]]
+    own = files[0].statements
+    seen = {*own}
+    for is_likely, file in product((True, False), files):
+        for line, words, at in file.changes(is_likely):
             if (changed := ast.unparse(file.tree.body[at])) not in seen:
                 seen.add(changed)
-                own = file.statements
                 yield Change(line, words, (*own[:at], changed, *own[at + 1 :]), at)
 
 
 class Changed(File):
     """A file and the kinds of its changes."""
 
-    @property
-    def kinds(self) -> tuple[Callable[[], Found], ...]:
-        return (
+    def changes(self, is_likely: bool) -> Found:
+        """Make the changes of the kinds that are likely, and rare, or of the others."""
+        likely = (
             *(self.of_statements, self.of_assigned, self.of_parts, self.of_numbers, self.of_unread),
             *(self.of_words, self.of_attributes, self.of_moved, self.of_definitions),
-            *(
-                self.of_reductions,
-                self.of_defined,
-                self.of_names,
-                self.of_everywhere,
-                self.of_sizes,
-            ),
-            *(self.of_grown, self.of_ingredients, self.of_hidden, self.of_grown_by_names),
+            *(self.of_reductions, self.of_defined, self.of_sizes, self.of_names),
+            *(self.of_everywhere, self.of_grown),
+        )
+        others = (
+            *(self.of_ingredients, self.of_hidden, self.of_grown_by_names),
             *(self.of_repeated, self.of_elsewhere),
         )
+        return chain.from_iterable(kind() for kind in (likely if is_likely else others))
 
     def of_statements(self) -> Found:
         """Statements that are left out, or stand behind one of those that follow them."""
@@ -159,7 +156,7 @@ class Changed(File):
     def of_names(self) -> Found:
         """A name for another of its function, or for an argument wherever that is given."""
         for function, part in self.parts:
-            for name in names_of(function) if is_read(part) or is_place(part) else ():
+            for name in self.names_in(function) if is_read(part) or is_place(part) else ():
                 if name != getattr(part, "id", ""):
                     yield from self.replaced(part, ast.Name(name, ast.Load()))
             for name in arguments_of(function) if is_read(part) else ():
@@ -182,9 +179,15 @@ class Changed(File):
                 words = f"without `{factor.strip()}` in {len(own)} places"
                 yield from self.all_replaced(own[::-1], lambda part: part.left, words)
         for (_, function, text), own in alike.items():
-            for new in others_everywhere(function, own[0]) if len(own) > 1 else ():
+            for new in self.others_everywhere(function, own[0]) if len(own) > 1 else ():
                 words = f"with `{shown(new)}` instead of `{text}` in {len(own)} places"
-                yield from self.all_replaced(own, lambda _, new=new: new, words)  # type: ignore[misc]
+                yield from self.all_replaced(own, always(new), words)
+
+    def others_everywhere(self, function: Function, part: Any) -> Iterator[ast.AST]:
+        yield from others_of(part)
+        if is_read(part):
+            yield from (ast.Name(x, ast.Load()) for x in self.names_in(function) if x != part.id)
+            yield from (filled(form, x=part) for form in COLUMNS)
 
     def of_definitions(self) -> Found:
         """A name for what it is said to be, with a change of that."""
@@ -248,7 +251,7 @@ class Changed(File):
         of_file = {x.id for x in ast.walk(self.tree) if isinstance(x, ast.Name)}
         of_file -= {name for function in self.functions for name in names_of(function)}
         for function, part in self.replaceable():
-            known = of_file.union(names_of(function))
+            known = of_file.union(self.names_in(function))
             for other in found:
                 if all(x.id in known for x in ast.walk(other) if isinstance(x, ast.Name)):
                     yield from self.replaced(part, other)
@@ -274,7 +277,7 @@ class Changed(File):
         own = [x for x in self.tree.body if isinstance(x, ast.Assign) and is_number(x.value)]
         numbers = [name for x in own for name in named_by(x)]
         for function, part in self.growing():
-            yield from self.grown_by(part, [*names_of(function), *numbers])
+            yield from self.grown_by(part, [*self.names_in(function), *numbers])
 
     def grown_by(self, part: Any, names: list[str]) -> Found:
         for name, form in product(names, GROWN_BY):
@@ -306,7 +309,7 @@ class Changed(File):
         form = LARGEST[self.library]
         for function, part in self.parts:
             if is_number(part):
-                for name in names_of(function):
+                for name in self.names_in(function):
                     yield from self.replaced(part, filled(form, x=ast.Name(name, ast.Load())))
             function_of = getattr(part, "func", None)
             if isinstance(function_of, ast.Attribute) and function_of.attr in REDUCTIONS:
@@ -335,8 +338,13 @@ class Changed(File):
         """The difference of two sizes for a number."""
         for function, part in self.parts:
             if type(getattr(part, "value", None)) is int:
-                for one, other in permutations(sizes_of(function), 2):
+                own = chain.from_iterable(map(sizes_of, self.around(function)))
+                for one, other in permutations(dict.fromkeys(own), 2):
                     yield from self.replaced(part, expression(f"{one} - {other}"))
+
+    def names_in(self, function: Function) -> list[str]:
+        """The names of a function, then those of the functions that it stands in."""
+        return [*dict.fromkeys(chain.from_iterable(map(names_of, self.around(function))))]
 
     @property
     def library(self) -> str:
@@ -355,11 +363,8 @@ def added_up(statement: Any) -> Any:
     return None
 
 
-def others_everywhere(function: Function, part: Any) -> Iterator[ast.AST]:
-    yield from others_of(part)
-    if is_read(part):
-        yield from (ast.Name(x, ast.Load()) for x in names_of(function) if x != part.id)
-        yield from (filled(form, x=part) for form in COLUMNS)
+def always(new: ast.AST) -> Callable[[ast.AST], ast.AST]:
+    return lambda _: new
 
 
 def named_by(statement: ast.Assign) -> list[str]:

@@ -48,6 +48,13 @@ class File:
             part = self.parents[part][0]
         return part
 
+    def around(self, function: ast.AST) -> Iterator[Function]:
+        """A function, and those that it stands in."""
+        while function is not self.tree:
+            if isinstance(function, Function):
+                yield function
+            function = self.parents[function][0]
+
     def replaced(self, old: Any, new: ast.AST) -> Found:
         """Put a part in the place of another, and that back."""
         one, other = short_apart(ast.unparse(new), ast.unparse(old))

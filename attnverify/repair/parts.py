@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
-COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+COMPARISONS = (*ORDERS, ast.Eq, ast.NotEq)
 ALIKE = (
     *(("repeat", "repeat_interleave", "tile"), ("tril", "triu"), ("exp", "exp2"), ("log", "log2")),
     *(("sum", "mean", "amax"), ("max", "min"), ("maximum", "minimum"), ("amax", "amin")),
@@ -51,7 +52,7 @@ def others_of(part: Any) -> Iterator[ast.AST]:
     elif isinstance(part, ast.Constant):
         yield from map(ast.Constant, other_constants(part.value))
     elif isinstance(part, ast.Compare) and len(part.ops) == 1:
-        for comparison in COMPARISONS:
+        for comparison in ORDERS if isinstance(part.ops[0], ORDERS) else COMPARISONS:
             yield ast.Compare(part.left, [comparison()], part.comparators)
     elif isinstance(part, ast.UnaryOp):
         yield part.operand

@@ -101,6 +101,14 @@ OTHERS = {
     "another function": ("return s.repeat(q)", "`s.repeat_interleave(q)` instead of `s.repeat(q)`"),
     "two functions": ("return abs(s.tan(q), k)", "`s.tan(abs(q, k))` instead of"),
     "no place": ("return q[:1] + k", "`q` instead of `q[:1]`"),
+    "a name of the function around": (
+        "def inner(x):\n        return x + q\n    return inner(k)",
+        "`s` instead of `q`",
+    ),
+    "a size of the function around": (
+        "n, m = q.shape\n    def inner(x):\n        return x[0:]\n    return inner(k)",
+        "`m - n` instead of `0`",
+    ),
     "a statement of another branch": (
         "if s:\n        q = q + s\n    else:\n        k = k + 1\n    return q @ k",
         "`q = q + s` before it too",
@@ -131,6 +139,24 @@ def test_what_is_lacking_is_put_in(slip: str) -> None:
     body, words = OTHERS[slip]
     found = single_changes(f"SCALE = 8\nHALF = 0.5\n\ndef own(q, k, s):\n    {body}\n")
     assert any(words in each.words for each in found)
+
+
+def test_an_order_is_mended_by_no_equality() -> None:
+    """What holds for one element alone is right of the few calls that ask for it."""
+    text = "def own(q, k):\n    return q < k\n\ndef other(q, k):\n    return q == k\n"
+    found = {each.words for each in single_changes(text)}
+    assert "with `q >= k` instead of `q < k`" in found
+    assert "with `q == k` instead of `q < k`" not in found
+    assert "with `q <= k` instead of `q == k`" in found
+
+
+def test_what_is_likely_of_all_is_tried_before_what_is_not_of_suspects() -> None:
+    text = "def own(q, k):\n    q = q @ k\n    return abs(q - k)\n"
+    found = [(x.line, x.words) for x in single_changes(text, lambda x: x.lineno == 2, bool)]
+    assert [line for line, words in found if "without" in words] == [2]
+    likely, other = "with `q + k` instead of `q - k`", "`q = q @ k` before it too"
+    at = {words: k for k, (_, words) in enumerate(found)}
+    assert at["with `q` instead of `q @ k`"] < at[likely] < at[f"with {other}"]
 
 
 def test_a_method_for_another_and_what_an_object_has_for_a_number() -> None:
@@ -300,7 +326,7 @@ def test_what_overflows_at_several_tiles_is_no_mend(maximum: str, tmp_path: Path
     assert calls_that_it_mends(right, right, [], "float32", 60) > 10
     small = {outcome(own, case) for case in calls_of(own, "float32", seed=1)}
     assert small <= {"passed", REFUSED}
-    assert calls_that_it_mends(own, own, [], "float32", 60) == 0
+    assert calls_that_it_mends(right, own, [], "float32", 60) == 0
 
 
 SINK = """import torch
@@ -328,17 +354,49 @@ HIGH = {
 
 def test_what_overflows_beside_what_is_given_is_no_mend(tmp_path: Path) -> None:
     """The sink alone for a maximum, where three things are given: right of scores that are near."""
-    found = {}
+    found, before = {}, None
     for name, high in HIGH.items():
         (tmp_path / f"{name}.py").write_text(SINK.replace("HIGH", high))
         own = loaded(str(tmp_path / f"{name}.py")).implementations[0]
+        before = before or own
         calls = (x for seed in range(2, 12) for x in calls_of(own, "float32", seed))
         given = [x for x in calls if x.inputs.get("causal") and x.inputs.get("scale") is not None]
         given = [x for x in given if x.inputs.get("sink") is not None]
         mild = [x for x in given if outcome(own, x) == "passed"]
         assert mild
-        found[name] = calls_that_it_mends(own, own, mild, "float32", 60)
+        found[name] = calls_that_it_mends(before, own, mild, "float32", 60)
     assert found["right"] > 0 and found["wrong"] == 0
+
+
+FLAG = """import torch
+ARGUMENTS = {"is_causal": "causal mask"}
+
+def scaled_dot_product_attention(query, key, value, is_causal=False):
+    s = query @ key.mT * query.shape[-1] ** -0.5
+    N, M = s.shape[-2:]
+    if is_causal:
+        s = s.masked_fill(~torch.ones(N, M, dtype=torch.bool).tril(1), -torch.inf)
+    return torch.nan_to_num(torch.softmax(s, -1)) @ value
+"""
+"""Each query sees a key too many, or too few, behind the flag alone."""
+
+
+def test_what_is_wrong_behind_a_flag_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FLAG)
+    own, folder = str(tmp_path / "mine.py"), folder_of_copies(tmp_path)
+    found = find_repairs(own, "float32", 300, folder, most=1)
+    assert [each["words"] for each in found["mend"]] == ["with `M - N` instead of `1`"]
+
+
+TWO = SOFTMAX.replace("score + mask", "score - mask").replace("np.where(m > -np.inf, m, 0)", "m")
+
+
+def test_what_fails_in_another_way_may_do_so_as_before(tmp_path: Path) -> None:
+    """NaN of rows without keys stays, beside a mask of the wrong sign that is mended."""
+    own, folder = file_with(tmp_path, TWO), folder_of_copies(tmp_path)
+    found = find_repairs(own, "float32", 300, folder, most=1)
+    words = [each["words"] for each in found["mend"]]
+    assert words == ["with `score + mask` instead of `score - mask`"]
 
 
 def test_a_file_that_takes_little_is_held_to_calls_of_that(tmp_path: Path) -> None:
