@@ -26,6 +26,23 @@ class KnownFailureLine:
 
 
 @dataclass(frozen=True)
+class Mend:
+    """The change of a line of a file that makes right what failed, and on how many calls."""
+
+    file: str
+    line: int
+    change: str
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: right {self.change} {self.seen}"
+
+    @property
+    def brief(self) -> str:
+        return f"line {self.line}: right {self.change}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """
     One way in which a cell fails.
@@ -40,6 +57,7 @@ class Finding:
     record     what replays it; evidence: what a report shows of it
     at         the lines of the file at which the PTX machine saw it
     notes      what else its reader should know
+    mend       the change of the file that makes it right, where nothing else explains it
     offer      the line that would declare it as known
     """
 
@@ -54,6 +72,7 @@ class Finding:
     evidence: Evidence = field(default_factory=Evidence)
     at: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    mend: Mend | None = None
     offer: KnownFailureLine | None = None
 
     @property
@@ -83,7 +102,7 @@ class Finding:
             yield f"  larger: {self.evidence.drawn}"
         if self.record and is_recorded(self.notes):
             yield f"  replay: {self.record.replay_line}"
-        yield from (f"  {note}" for note in self.notes)
+        yield from (f"  {note}" for note in (*self.notes, self.mend) if note)
         if self.offer:
             yield f"  known failures: {self.offer.line}  {self.offer.evidence}"
 
@@ -107,10 +126,6 @@ class Finding:
 AS_ABOVE = "as above"
 NOT_RECORDED = "not recorded: "
 """How a note begins that says why a failure was not kept."""
-
-
-MENDED = ": right "
-"""What stands behind the place, in a note that says which change of a file makes it right."""
 
 
 def is_recorded(notes: Sequence[str]) -> bool:

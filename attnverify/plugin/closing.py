@@ -12,7 +12,7 @@ from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.declarations import NO_FLOAT_MASK, TAKES_NO
 from attnverify.backends.functions import GUESSED
 from attnverify.backends.loader import notes_in
-from attnverify.failures.finding import MENDED
+from attnverify.failures.finding import Finding
 from attnverify.failures.record import describe_damaged_records
 from attnverify.report.answer import answer, is_right, right_in_words, rows_in_words
 from attnverify.report.causes.root_causes import triage
@@ -156,8 +156,8 @@ def print_summary(
         tell([*header(run), ""])
         show(format_table(tallies, width, colour, run.is_red))
         tell(format_root_causes(triage(tallies, run.is_red)))
-        notes = [note for x in tallies for found in x["findings"] for note in found["notes"]]
-        tell(dict.fromkeys(note for note in notes if MENDED in note))
+        found = [Finding.from_dict(plain).mend for x in tallies for plain in x["findings"]]
+        tell(dict.fromkeys(str(mend) for mend in found if mend))
         tell([*format_weak_cells(tallies), time_summary(tallies)])
     tell(limits, yellow=True)
     tell(describe_unsupported(tallies), yellow=True)

@@ -1,8 +1,9 @@
 """
 What follows a red run: where no known mistake explains a failure, the search for the one change of
-the file that makes it right. What it finds is a note of the finding, and changes no verdict.
+the file that makes it right. What it finds stands beside the finding, and changes no verdict.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from attnverify import options
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.failures.finding import MENDED, Finding
+from attnverify.failures.finding import Finding, Mend
+from attnverify.failures.plain_data import to_plain
 from attnverify.judge.invoke import describe_error
 from attnverify.repair.search import find_repairs
 from attnverify.report.answer import explains
@@ -20,24 +22,34 @@ from attnverify.session import Verification
 
 
 def note_mends(run: Verification, tallies: list[dict[str, Any]]) -> None:
-    """Add a note to the first failure of each file that must not fail and that nothing explains."""
+    """
+    Add a mend, or a note that none was found, to the first failure of each file that must not fail
+    and that nothing explains.
+    """
     seconds = options.SEEKING.get(run.options.profile, 0.0)
     wanted = [*unexplained(run, tallies).items()] if seconds else []
     for source, cause in wanted:
         own = seconds / len(wanted)
         waiting.say(f"looking for a change of {source} that makes it right, for about {own:.0f} s")
         try:
-            note = mend_of(source, cause, own)
+            found = mend_of(source, cause, own)
         except Exception as error:  # a file may do anything; what was judged stands
-            note = (
+            found = (
                 f"the search for a change that makes it right broke off ({describe_error(error)})"
             )
         finally:
             waiting.end()
-        for sign in cause.signs if note else ():
+        for sign in cause.signs if found else ():
             for plain in sign.tally["findings"]:
                 if not Finding.from_dict(plain).causes:
-                    plain["notes"] = [*dict.fromkeys((*plain["notes"], note))]
+                    plain |= told(found, plain["notes"])
+
+
+def told(found: Mend | str, notes: Sequence[str]) -> dict[str, Any]:
+    """Return what is told of a finding that had these notes, as plain data."""
+    if isinstance(found, Mend):
+        return {"mend": to_plain(found)}
+    return {"notes": [*dict.fromkeys((*notes, found))]}
 
 
 def unexplained(run: Verification, tallies: list[dict[str, Any]]) -> dict[str, RootCause]:
@@ -54,8 +66,8 @@ def unexplained(run: Verification, tallies: list[dict[str, Any]]) -> dict[str, R
     return found
 
 
-def mend_of(source: str, cause: RootCause, seconds: float) -> str:
-    """Say in one line which change makes right what failed, or that none was found."""
+def mend_of(source: str, cause: RootCause, seconds: float) -> Mend | str:
+    """Return the change that makes right what failed, or say that none was found."""
     tally, place = cause.shown_by, parse_source(source).place
     name = tally["operation"] + "_grad" * (tally["aspect"] == "gradients")
     own = f"{name}_{tally['how']}".removesuffix("_")
@@ -67,7 +79,7 @@ def mend_of(source: str, cause: RootCause, seconds: float) -> str:
         calls = f"{found['failing']} calls that failed, {found['passing']} that did not"
         calls = f"in {calls} and {mend['fresh']} fresh ones (tried {mend['at']} changes)"
         beside = f"; {mend['beside']}" if mend["beside"] else ""
-        return f"{place}:{mend['line']}{MENDED}{mend['words']} {calls}{beside}"
+        return Mend(place, mend["line"], mend["words"], f"{calls}{beside}")
     if not found["tried"]:
         return ""
     if found["all"]:

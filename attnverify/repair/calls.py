@@ -121,7 +121,7 @@ def calls_of(own: Implementation, dtype: str, seed: int = 0) -> Iterator[Case]:
     drawn = draw_recipes(name, "any", DRAWS, seed)
     required = required_cases(name) if seed == 0 else ()
     recipes = [*fitted_recipes([*required, *drawn], limits)]
-    if flag := getattr(own.function, "causal", ""):
+    if getattr(own.function, "causal", ""):
         recipes += causal_recipes(own) if seed == 0 else ()
         align = own.function.aligned  # type: ignore[attr-defined]
         recipes += fitted_recipes(drawn, {**limits, CAUSAL_ALONE: align})

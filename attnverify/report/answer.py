@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnverify.diagnosis.diagnose import NUMERIC
 from attnverify.diagnosis.whereabouts.places import without_sizes
-from attnverify.failures.finding import MENDED, Finding
+from attnverify.failures.finding import Finding
 from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
@@ -93,7 +93,7 @@ def explains(cause: RootCause) -> bool:
 
 
 def is_mended(cause: RootCause) -> bool:
-    return any(MENDED in note for note in cause.told[0].notes)
+    return cause.told[0].mend is not None
 
 
 def tells_itself(finding: Finding) -> bool:
@@ -111,8 +111,9 @@ def describe_mistake(number: int, cause: RootCause, source: str, width: int) -> 
     head = f"{number}. "
     indent = " " * len(head)
     notes = cause.told[0].notes
-    whole_notes = [note for note in notes if has_copied(note) or MENDED in note]
-    copied = [line for note in whole_notes for line in fold(indent + note, width)]
+    whole_notes = [note for note in notes if has_copied(note)]
+    mend = [str(cause.told[0].mend)] if is_mended(cause) else []
+    copied = [line for note in (*whole_notes, *mend) for line in fold(indent + note, width)]
     plain = [note for note in notes if note not in whole_notes]
     whole = filled([what, seen, *plain, place, *more])
     short = filled([what, seen.partition(" (")[0], place])

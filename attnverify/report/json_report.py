@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 15
+VERSION = 16
 """Of the schema, which describes what a report holds."""
 
-READABLE = (*range(1, 15), VERSION)
+READABLE = (*range(1, 16), VERSION)
 """
 The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
 when the run was, nor at which commit, nor the arguments of a case; 4 named every program after

@@ -19,7 +19,7 @@ from typing import Any
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
-from attnverify.failures.finding import MENDED, NOT_REFUSED, Finding, is_recorded
+from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.options import ANSWER
 from attnverify.report.causes.prerequisites import LAYERS, operations_used_by
@@ -362,16 +362,13 @@ def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: 
         cells,
         signs=signs,
         required=required,
-        brief=mistake.words if mistake else mended(first.finding) or shortened(first.finding),
+        brief=mistake.words if mistake else brief_of(first.finding),
     )
 
 
-def mended(finding: Finding) -> str:
-    """Write ``line 3: right with `a` instead of `b```, of a change that was found; else nothing."""
-    note = next((note for note in finding.notes if MENDED in note), "")
-    place, _, words = note.partition(MENDED)
-    change = words.partition(" calls that failed")[0].rpartition(" in ")[0]
-    return f"line {place.rpartition(':')[2]}{MENDED}{change}" if note else ""
+def brief_of(finding: Finding) -> str:
+    """Write ``line 3: right with `a` instead of `b```, or what was seen where nothing mends it."""
+    return finding.mend.brief if finding.mend else shortened(finding)
 
 
 def shortened(finding: Finding) -> str:

@@ -49,8 +49,11 @@ def test_what_nothing_explains_is_told_with_what_mends_it(
     assert answer[-1].startswith("mine.py: wrong in float32: line 12: right with")
     assert "calls" not in answer[-1]
     tallies = json.loads((tmp_path / "found.json").read_text())["tallies"]
-    (note,) = {note for one in tallies for found in one["findings"] for note in found["notes"]}
-    assert note.startswith("mine.py:12: right with") and "calls that failed" in note
+    found = [x["mend"] for one in tallies for x in one["findings"] if x["mend"]]
+    assert found and all(x == found[0] for x in found)
+    assert (found[0]["file"], found[0]["line"]) == ("mine.py", 12)
+    assert found[0]["change"].startswith("without `e = e + e") and "calls that failed" in found[0]["seen"]
+    assert not any(x["notes"] for one in tallies for x in one["findings"])
 
 
 @pytest.mark.usefixtures("mends_are_sought")

@@ -34,6 +34,7 @@ VERSIONS = {
     13: "b21ae9e7e99a",
     14: "1e7fc65d97ba",
     15: "f05ed6e2442d",
+    16: "c57dcfddcb82",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
