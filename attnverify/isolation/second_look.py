@@ -68,7 +68,8 @@ def look_again(
     """
     Hold a few more answers to the specification where the values or the gradients of a user's file
     passed, and none of them is known to fail. A wrong one is recorded and the cell judged
-    ``again``, with that case: what passes even then is right only where it is judged.
+    ``again``, with that case: what passes even then is right only where it is judged, or by an
+    arithmetic that is shown only now; by that it is looked at once more.
     """
     own = cell.gradient if cell.aspect == "gradients" else cell.implementation
     is_asked = result.verdict == "passed" and not result.regions and not options.inputs
@@ -91,7 +92,10 @@ def look_again(
         except Disagreement as error:
             record = FailureRecord.of(own, case, cell.aspect)
             save_or_say(record, options.failures, None)
-            return seen_elsewhere(error, case, again())
+            judged = again()
+            if judged.verdict == "passed" and judged.shown != result.shown:
+                return look_again(judged, cell, options, ask, again)
+            return seen_elsewhere(error, case, judged)
     return result
 
 

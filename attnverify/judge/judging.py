@@ -18,7 +18,7 @@ from attnverify.backends.array_libraries import RECORDED, Library, Recorded, dty
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.torch_steps import logarithms, steps_of, stores_exponentials
 from attnverify.catalogue.dtypes import largest
-from attnverify.catalogue.pytrees import differentiable_inputs
+from attnverify.catalogue.pytrees import differentiable_inputs, leaves
 from attnverify.catalogue.traits import DTYPES
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.case import Case, case_shown
@@ -64,8 +64,11 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
     return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
 
 
-MOST_BY_ROUNDING = 1e5
-"""So many times the bound is more than any steps that are stored have been seen to widen it."""
+MOST_BY_ROUNDING, MODERATE = 1e5, 16
+"""
+So many times the bound is more than any steps that are stored have been seen to widen it, where no
+input is larger.
+"""
 
 
 def hold_as_shown(
@@ -80,14 +83,22 @@ def hold_as_shown(
         return hold_outputs(outputs, case, implementation)
     except Disagreement as error:
         found = error
-    may_round = found.comparison is not None and found.budget <= MOST_BY_ROUNDING
     precisions, before = {**implementation.precisions}, {**implementation.shown}
-    for shown in shown_arithmetics(implementation, case, recorded, may_round):
+    for shown in shown_arithmetics(implementation, case, recorded, may_be_rounding(found, case)):
         implementation.admit(case.dtype, shown)
         with suppress(Disagreement):
             return hold_outputs(outputs, case, implementation)
     implementation.precisions, implementation.shown = precisions, before
     raise found
+
+
+def may_be_rounding(found: Disagreement, case: Case) -> bool:
+    """Tell whether what is wrong may come of steps that are stored: numbers, and not far off."""
+    if found.comparison is None:
+        return False
+    arrays = [x for x in leaves(case.inputs) if isinstance(x, ndarray) and x.dtype.kind == "f"]
+    sizes = (np.abs(x[np.isfinite(x)]).max(initial=0) for x in arrays)
+    return found.budget <= MOST_BY_ROUNDING or any(size > MODERATE for size in sizes)
 
 
 def shown_arithmetics(

@@ -59,7 +59,8 @@ def count_explained(failed: list[Tallied], causes: list[RootCause]) -> str:
     cells = pluralize(len(failed), "failed cell")
     if not named:
         it = "it" if len(failed) == 1 else "them"
-        mend = ", but a change of the file mends " + it if any(map(is_mended, causes)) else ""
+        what = it if all(map(is_mended, causes)) else "a part"
+        mend = f", but a change of the file mends {what}" if any(map(is_mended, causes)) else ""
         return f"{cells}, and no known mistake explains {it}{mend}"
     explain = "explains" if len(named) == 1 else "explain"
     what = f"{pluralize(len(named), 'mistake')} {explain}"

@@ -120,11 +120,16 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
 
 
 def listed_by_number(briefs: list[str]) -> str:
-    """Write ``1. a slip; 2. another; and 3 more``, numbered as above; one alone has no number."""
-    if len(briefs) == 1:
+    """
+    Write ``1. a slip; 2. another; and 3 more``, numbered as above and each told once; one alone has
+    no number.
+    """
+    numbers = {brief: number for number, brief in reversed([*enumerate(briefs, 1)])}
+    if len(numbers) == 1:
         return briefs[0]
-    told = [f"{number}. {brief}" for number, brief in enumerate(briefs[:NAMED], 1)]
-    more = [f"and {len(briefs) - NAMED} more"] if len(briefs) > NAMED else []
+    named = sorted(numbers, key=lambda brief: numbers[brief])
+    told = [f"{numbers[brief]}. {brief}" for brief in named[:NAMED]]
+    more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
     return "; ".join([*told, *more])
 
 

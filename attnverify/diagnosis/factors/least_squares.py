@@ -111,13 +111,12 @@ def share_of_draw(
 ) -> Explanation | None:
     """
     Name a factor that is made of the share which a draw drops, where no other call is wrong. Of one
-    share alone a power of two may be any other number.
+    share alone it may be any other number.
     """
     shares = {float(fit.observation.inputs.get("p") or 0.0) for fit in wrong}
-    for name, of in SHARES.items() if 0.0 not in shares else ():
-        given = [(fit, float(fit.observation.inputs.get("p") or 0.0)) for fit in all_of_them]
-        is_told = len(shares) > 1 or not log2(of(*shares)).is_integer()
-        if is_told and all(fit.fits(of(p) if p else 1.0) for fit, p in given):
+    given = [(fit, float(fit.observation.inputs.get("p") or 0.0)) for fit in all_of_them]
+    for name, of in SHARES.items() if len(shares) > 1 and 0.0 not in shares else ():
+        if all(fit.fits(of(p) if p else 1.0) for fit, p in given):
             words = say.OFF_BY_SHARE.format(share=name)
             return Explanation(words, words)
     return None

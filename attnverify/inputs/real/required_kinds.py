@@ -52,10 +52,11 @@ DIVIDED = (
     (64, 128, "sparse", "bool"),
     (64, 72, "random", "noisy"),
     (40, 64, "right_padding", "bool"),
+    (264, 8, "empty_rows", "bool"),
 )
 """
 Queries, keys and their mask: where tiles divide both, kernels ask nothing of their edges; where
-they divide one, they do.
+they divide one, they do; a row without keys may lie in a tile of queries behind the first.
 """
 TILE = 16
 TRIED = range(1, 40)

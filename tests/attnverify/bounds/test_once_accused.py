@@ -3,6 +3,8 @@ Right kernels that were once accused, each in an order of evaluation that is usu
 lacked its term, or until they say what they do.
 """
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ from attnverify.bounds import bound
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.isolation.second_look import bare_answer, look_again
+from attnverify.judge import judging
 from attnverify.judge.case import case_of
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
 from attnverify.precision import resolve
 from attnverify.reference.oracle import evaluate_spec
+from attnverify.verdicts.cell import Cell
+from attnverify.verdicts.tally import Options
 
 CAST_BIAS = """
 import torch
@@ -304,6 +310,38 @@ def test_a_run_tells_what_steps_have_shown(tmp_path: Path) -> None:
     told = " ".join(report.notes)
     both = '{"step": "float16", "maximum": "differentiated"}'  # of the values and of the gradient
     assert "stores each step" in told and f'PRECISION = {{"float16": {both}}}' in told
+
+
+def test_steps_are_not_asked_of_what_no_rounding_explains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    asked = list[Any]()
+    monkeypatch.setattr(judging, "steps_of", lambda _: asked.append(1) or [])
+    own = loaded(tmp_path, STEP_BY_STEP.format(declared="", factor=1e6, weights=WRITTEN))[0]
+    for family, is_asked in (("normal", False), ("large", True)):
+        recipe = fixed_recipe(own.operation, SHORT, family)
+        with pytest.raises(Disagreement):
+            judge(own, case_of(recipe, "float32"))
+        assert bool(asked) == is_asked
+
+
+def test_an_arithmetic_that_the_second_look_shows_is_looked_at_once_more(tmp_path: Path) -> None:
+    """What passed before it was shown is no answer that the judge's own, out of reach, made."""
+    pytest.importorskip("torch")
+    implementation = loaded(tmp_path, STEP_BY_STEP.format(declared="", factor=1, weights=BY_LSE))[0]
+    plain = Cell(implementation, None, "float32", "values").result()
+    verdicts = set[tuple[str, str]]()
+    for seed in range(30):
+        options = Options(seed=seed, failures=str(tmp_path / "failures"))
+        found = []
+        for shown in ({}, {"weights": "lse"}):
+            own = replace(implementation, precisions={}, shown={})
+            again = partial(replace, plain, shown=shown)
+            cell = Cell(own, None, "float32", "values")
+            found.append(look_again(plain, cell, options, bare_answer, again).verdict)
+        verdicts.add((found[0], found[1]))
+    assert verdicts == {("passed", "passed"), ("failed", "passed")}
 
 
 def test_one_that_is_stored_in_half_precision_is_accused_until_it_is_declared(

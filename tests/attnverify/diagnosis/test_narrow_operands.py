@@ -6,6 +6,7 @@ they pass; a small fault that reads every digit is not taken for them.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,25 @@ def test_only_a_factor_beyond_roundings_is_told_of_what_it_fits(
     fit = scaled_output_model(seen)
     found = fit_common_factor([fit], [fit])
     assert (found.words if found else None) == told
+
+
+@pytest.mark.parametrize(
+    "shares, told",
+    [
+        ((0.25,), "off by a factor of 0.75"),
+        ((0.25, 0.5), "off by a factor of 1 - p, p the share that dropout drops"),
+    ],
+)
+def test_a_constant_is_no_share_of_a_draw(shares: tuple[float, ...], told: str) -> None:
+    plain = fixed_recipe(SDPA, {}, "normal")
+    fits = []
+    for p in shares:
+        case = case_of(replace(plain, dropout={"p": p, "seed": 2}), "float32")
+        bounds = (1e-5 * np.abs(case.expected),)
+        seen = Observation(case, ((1 - p) * case.expected,), (case.expected,), bounds, 9.0)
+        fits.append(scaled_output_model(seen))
+    found = fit_common_factor(fits, fits)
+    assert found and found.words == told
 
 
 @pytest.mark.parametrize("sizes, told", [({"E": 1}, False), ({"E": 6}, True)])

@@ -52,7 +52,10 @@ def test_what_nothing_explains_is_told_with_what_mends_it(
     found = [x["mend"] for one in tallies for x in one["findings"] if x["mend"]]
     assert found and all(x == found[0] for x in found)
     assert (found[0]["file"], found[0]["line"]) == ("mine.py", 12)
-    assert found[0]["change"].startswith("without `e = e + e") and "calls that failed" in found[0]["seen"]
+    assert (
+        found[0]["change"].startswith("without `e = e + e")
+        and "calls that failed" in found[0]["seen"]
+    )
     assert not any(x["notes"] for one in tallies for x in one["findings"])
 
 

@@ -257,6 +257,7 @@ def test_the_last_line_names_the_mistakes_by_their_numbers() -> None:
     assert listed_by_number(["a slip"]) == "a slip"
     assert listed_by_number(["a slip", "b"]) == "1. a slip; 2. b"
     assert listed_by_number([*"abcde"]) == "1. a; 2. b; 3. c; and 2 more"
+    assert listed_by_number([*"aba"]) == "1. a; 2. b" and listed_by_number([*"aa"]) == "a"
 
 
 def test_a_mistake_says_what_in_which_cases_and_where() -> None:
