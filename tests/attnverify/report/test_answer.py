@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.failures.finding import NOT_RECORDED, Finding
+from attnverify.failures.finding import NOT_RECORDED, Finding, Mend
 from attnverify.options import FAILURES
 from attnverify.report.answer import ROWS, answer, right_in_words, rows_in_words
 from attnverify.report.next_steps import describe_right, listed_by_number
@@ -358,3 +358,15 @@ def test_what_is_known_to_fail_uses_no_share_of_the_bound() -> None:
     assert told.startswith(
         "right in float32 (values: 18 cases, at most 0.5x of the bound), but for 1"
     )
+
+
+def test_a_mend_of_one_of_two_failures_mends_a_part() -> None:
+    """Each has its own kind, and none a cause."""
+    mend = Mend("mine.py", 3, "with `a` instead of `b`", "in 9 calls")
+    one = Finding("wrong number", message="output: wrong", mend=mend)
+    other = Finding("NaN", message="output: NaN")
+    softmax, scores = failed("softmax"), failed("shift_right")
+    both = " ".join(answered(with_findings(softmax, one), with_findings(scores, other)))
+    assert "a change of the file mends a part" in " ".join(both.split())
+    alone = " ".join(answered(with_findings(softmax, one)))
+    assert "mends it" in alone and "mine.py:3: right with `a` instead of `b` in 9 calls" in alone
