@@ -6,6 +6,7 @@ keys they had, times the calls that are left.
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -50,6 +51,36 @@ def planned_recipes(cell: Cell, options: Options) -> Iterator[Recipe]:
         yield from 2 * recipes_to_call_twice(one, options)
 
 
+@dataclass
+class Calls:
+    """How many calls there were, the means of their seconds and pairs, and how these vary."""
+
+    count: int = 0
+    mean: float = 0.0
+    size: float = 0.0
+    spread: float = 0.0
+    shared: float = 0.0
+    varied: float = 0.0
+
+    def add(self, size: int, seconds: float, many: int) -> None:
+        """Note so many calls of a size, each of so many seconds."""
+        self.count += many
+        share, more, longer = many / self.count, size - self.size, seconds - self.mean
+        self.size, self.mean = self.size + share * more, self.mean + share * longer
+        weight = many * (1 - share)
+        self.spread += weight * more**2
+        self.shared += weight * more * longer
+        self.varied += weight * longer**2
+
+    def rates(self) -> tuple[float, float]:
+        """Estimate the seconds of a call, and those of each pair that it has, by least squares."""
+        explained = self.shared**2 >= SHARED * self.spread * self.varied
+        if self.mean < SLOW or self.shared <= 0 or not explained:
+            return self.mean, 0.0
+        each = min(self.shared / self.spread, self.mean / self.size)
+        return self.mean - each * self.size, each
+
+
 class Remaining:
     """
     What is known of a run's time: of its cells by name those that are left, the calls so far, and
@@ -59,14 +90,14 @@ class Remaining:
     def __init__(self, cells: Mapping[str, Cell], options: Options) -> None:
         self.left, self.options = dict(cells), options
         self.plans = dict[tuple[str, str], list[int]]()
-        self.calls = list[tuple[int, float]]()
+        self.calls = Calls()
         self.took: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.now: tuple[int, float] | None = None
         self.begun = dict[str, tuple[float, int]]()
 
     def begin(self, name: str) -> None:
         """Note that a cell has begun."""
-        self.begun[name], self.now = (time.monotonic(), len(self.calls)), None
+        self.begun[name], self.now = (time.monotonic(), self.calls.count), None
 
     def call(self, sizes: Mapping[str, int], many: int = 1) -> None:
         """
@@ -75,7 +106,7 @@ class Remaining:
         """
         moment = time.monotonic()
         if self.now:
-            self.calls += [(self.now[0], (moment - self.now[1]) / many)] * many
+            self.calls.add(self.now[0], (moment - self.now[1]) / many, many)
         self.now = size_of(sizes), moment
 
     def end(self, name: str) -> None:
@@ -95,26 +126,13 @@ class Remaining:
             self.plans[key] = found or [1] * OTHERS
         return self.plans[key]
 
-    def rates(self) -> tuple[float, float]:
-        """Estimate the seconds of a call, and those of each pair that it has, by least squares."""
-        count = len(self.calls)
-        mean = sum(t for _, t in self.calls) / count
-        size = sum(w for w, _ in self.calls) / count
-        spread = sum((w - size) ** 2 for w, _ in self.calls)
-        shared = sum((w - size) * (t - mean) for w, t in self.calls)
-        varied = sum((t - mean) ** 2 for _, t in self.calls)
-        if mean < SLOW or shared <= 0 or shared**2 < SHARED * spread * varied:
-            return mean, 0.0
-        each = min(shared / spread, mean / size)
-        return mean - each * size, each
-
     def cost(self, sizes: list[int]) -> float:
-        call, pair = self.rates() if len(self.calls) >= FEW else (1.0, 0.0)
+        call, pair = self.calls.rates() if self.calls.count >= FEW else (1.0, 0.0)
         return call * len(sizes) + pair * sum(sizes)
 
     def seconds(self) -> float | None:
         """Estimate the seconds that are left; None while too little is known."""
-        if len(self.calls) < FEW:
+        if self.calls.count < FEW:
             return None
         spent = [sum(x) for x in zip(*self.took.values(), strict=True)] or [1.0, 1.0]
         total = 0.0
@@ -123,7 +141,7 @@ class Remaining:
             whole = self.cost(self.plan(cell)) * (own[0] / own[1] if own[1] else 1.0)
             since, before = self.begun.get(name, (0.0, 0))
             if since:
-                rest = self.cost(self.plan(cell)[len(self.calls) - before :])
+                rest = self.cost(self.plan(cell)[self.calls.count - before :])
                 whole = max(whole - (time.monotonic() - since), rest)
             total += whole
         return total

@@ -67,8 +67,20 @@ def test_noise_of_small_calls_is_not_scaled_to_large_ones(
     for at in range(20):
         left.call({"N": 1 + at % 3, "M": 1})
         clock.now += 0.3 + 0.2 * (at % 2)
-    call, pair = left.rates()
+    call, pair = left.calls.rates()
     assert pair == 0 and 0.3 < call < 0.5
+
+
+def test_what_is_known_of_calls_does_not_grow_with_their_number(
+    asked: dict[str, Cell], clock: Clock
+) -> None:
+    """Each line of progress went through all calls so far, five times for each cell left."""
+    left = Remaining(asked, QUICK)
+    left.begin(next(iter(asked)))
+    left.call({"N": 1, "M": 1})
+    clock.now += 0.5 * 10**12
+    left.call({"N": 1, "M": 1}, 10**12)
+    assert left.calls.rates() == (pytest.approx(0.5), 0.0)
 
 
 def test_nothing_is_said_before_it_is_known(asked: dict[str, Cell]) -> None:
