@@ -38,15 +38,12 @@ KERNELS = {
     **{
         f"{slug}.py": REPORTS[slug]["run"]
         for slug in (
-            "bias_that_grows_with_distance",
             "causal_from_the_next_key",
             "distances_of_the_other_sign",
             "dropped_coefficients_in_softmax",
             "frequencies_by_one_less",
             "memory_in_the_graph",
             "oldest_lost_when_full",
-            "rescaled_by_the_inverse",
-            "value_by_the_keys_projection",
         )
     },
     "last_key_forgotten.py": ["--dtype", "float32"],
