@@ -118,10 +118,17 @@ def in_pytest(*arguments: str) -> Run:
     )
 
 
+def searched(folder: Path) -> str:
+    """
+    Where a process finds modules: in a folder, and where those of this test do. Without the latter
+    it judges calls of model size, two thirds of a green run (tests/conftest.py).
+    """
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def in_a_process(*arguments: str, start: tuple[str, ...] = ("-m", "attnverify")) -> Run:
     """``python -m attnverify ...`` in a process of its own."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {"COLUMNS": WIDE} | os.environ | {"PYTHONPATH": path}
+    environment = {"COLUMNS": WIDE} | os.environ | {"PYTHONPATH": searched(ROOT)}
     done = subprocess.run(
         [sys.executable, *start, *arguments],
         capture_output=True,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attnverify import COLUMNS, ROOT
+from tests.support.run_attnverify import searched
 
 NAME = "inner_product_score"
 
@@ -155,7 +156,7 @@ def run_in(tree: Path, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
+        env=os.environ | {"PYTHONPATH": searched(tree)},
         capture_output=True,
         text=True,
         check=False,

@@ -13,7 +13,14 @@ import pytest
 from attnverify.bench.measure import roofline
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.field_names import IN_THE_FIELD
-from tests.support.run_attnverify import ROOT, in_a_process, load_backends_here, verify
+from tests.support.run_attnverify import (
+    ROOT,
+    in_a_process,
+    load_backends_here,
+    prefixed,
+    searched,
+    verify,
+)
 
 RIGHT = """\
 import numpy as np
@@ -64,7 +71,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(*command: str, **more: str) -> "subprocess.CompletedProcess[str]":
-    own = os.environ | {"PYTHONPATH": str(ROOT)} | more
+    own = os.environ | {"PYTHONPATH": searched(ROOT)} | more
     line = [sys.executable, *command]
     return subprocess.run(line, capture_output=True, text=True, env=own, check=False)
 
@@ -236,10 +243,10 @@ import attnverify as av
 
 
 def test_wrong():
-    def fast(score, mask=None):
-        return score * 0
+    def fast(x):
+        return x * 0
 
-    av.check(fast, "softmax", arrays="numpy")
+    av.check(fast, "shift_right", dtype="float32", arrays="numpy")
 """
 
 
@@ -340,6 +347,7 @@ def test_an_operation_that_is_not_judged_has_its_line_in_a_red_run_too(
     assert not [line for line in lines if len(line) > 80]
 
 
+@pytest.mark.usefixtures("causes_are_not_sought")
 def test_what_an_only_function_is_taken_for_stands_in_a_red_run_too() -> None:
     Path("mine.py").write_text("def moved(query, key, value):\n    return query\n")
     done = verify("run", "mine.py", *VALUES)
@@ -488,7 +496,7 @@ def test_a_file_that_pytest_cannot_collect_is_told_and_no_error_of_ours(
     workers: tuple[str, ...],
 ) -> None:
     Path("test_other.py").write_text("import no_such_module\n")
-    ours = ("--pyargs", "attnverify.differential", "--attn-backend", "right.py")
+    ours = ("--pyargs", "attnverify.differential", "--attn-backend", "right.py", *prefixed(QUICK))
     done = start("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *workers, ".", *ours)
     assert "No module named 'no_such_module'" in done.stdout
     assert "INTERNALERROR" not in done.stdout and "user_properties" not in done.stdout

@@ -19,7 +19,7 @@ from attnverify.report.live import progress
 from attnverify.report.live.progress import Counts, clock, name_of, verdict_line
 from attnverify.report.next_steps import describe_outcome, next_steps
 from attnverify.report.terminal_colours import colourize, use_colour
-from tests.support.run_attnverify import ROOT, Run, in_a_process, judged
+from tests.support.run_attnverify import ROOT, Run, in_a_process, judged, searched
 from tests.support.sample_backends import HERE
 
 FIRST = str(HERE / "mixed_verdicts.py")
@@ -59,7 +59,7 @@ def at_a_terminal(*arguments: str, between: int = 0, **environment: str) -> Run:
     ours_alone = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
     }  # this is no worker's run
-    known = ours_alone | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | environment
+    known = ours_alone | {"PYTHONPATH": searched(ROOT), "TERM": "xterm"} | environment
     started = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=theirs, stderr=theirs, env=known
     )
@@ -155,7 +155,7 @@ def through_a_pipe(*arguments: str, silence: float, first: float = 1000.0) -> st
         "import sys; from attnverify import cli; from attnverify.report.live import progress; "
         f"progress.SILENCE, progress.FIRST = {silence}, {first}; sys.exit(cli.main())"
     )
-    known = os.environ | {"PYTHONPATH": str(ROOT)}
+    known = os.environ | {"PYTHONPATH": searched(ROOT)}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=known).stdout
 
@@ -196,7 +196,7 @@ def test_a_pipe_with_more_words_has_each_verdict_before_the_next_is_judged(tmp_p
     (tmp_path / "waiting.py").write_text(WAITING)
     command = [sys.executable, "-m", "attnverify", "run", "waiting.py"]
     command += ["-v", "--profile", "quick", "--dtype", "float32"]
-    known = os.environ | {"PYTHONPATH": str(ROOT)}
+    known = os.environ | {"PYTHONPATH": searched(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=known) as told:
         for line in told.stdout or ():
             if line.startswith("passed        values"):

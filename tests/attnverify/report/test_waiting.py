@@ -11,7 +11,7 @@ import pytest
 
 from attnverify.report import waiting
 from attnverify.report.waiting import Waiting
-from tests.support.run_attnverify import ROOT
+from tests.support.run_attnverify import ROOT, searched
 
 SOON = 0.05
 """Seconds of a silence in these tests."""
@@ -81,7 +81,7 @@ def test_a_run_says_on_a_terminal_that_it_loads_before_it_does(
         file.write("import numpy as np\n\ndef shift_right(x):\n    return x\n")
     end, begin = pty.openpty()
     own = {name: x for name, x in os.environ.items() if name != "CI"}
-    own |= {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    own |= {"PYTHONPATH": searched(ROOT), "COLUMNS": "80"}
     line = [sys.executable, "-m", "attnverify", "run", "slow.py", "--profile", "quick"]
     line += ["--dtype", "float32"]
     process = subprocess.Popen(line, stdout=begin, stderr=begin, cwd=tmp_path, env=own)

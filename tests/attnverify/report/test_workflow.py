@@ -17,6 +17,7 @@ from attnverify.backends.modules import NOT_COMPILED, line_of
 from attnverify.report import workflow
 from tests.packaging.wheel_environment import copy_sources
 from tests.support import synthetic_reports
+from tests.support.run_attnverify import searched
 
 yaml = pytest.importorskip("yaml", reason="the extra test brings it")
 
@@ -201,7 +202,7 @@ def run_steps(
         asked = {name: filled(value, known) for name, value in step["env"].items()}
         path = os.pathsep.join((str(Path(python).parent), os.environ["PATH"]))
         environment = os.environ | asked | {name: str(file) for name, file in files.items()}
-        environment |= {"PATH": path} | ({"PYTHONPATH": str(ROOT)} if installed else OFFLINE)
+        environment |= {"PATH": path} | ({"PYTHONPATH": searched(ROOT)} if installed else OFFLINE)
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
