@@ -4,6 +4,7 @@ that a newcomer would write. All that the command prints is compared with what m
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,7 @@ class Newcomer:
                 "PATH": f"{self.command.parent}:/usr/bin:/bin",
                 "OMP_NUM_THREADS": "1",
                 "COLUMNS": str(self.columns),
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),  # calls of model size, or none
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -112,6 +114,7 @@ def test_all_that_is_printed_of_a_newcomers_file(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("real_calls_are_judged")
 def test_the_whole_first_run_of_a_right_alibi_is_green(newcomer: Newcomer) -> None:
     status, output = judged(newcomer, "alibi_right.py", "--profile", "quick")
     assert status == 0
@@ -119,6 +122,7 @@ def test_the_whole_first_run_of_a_right_alibi_is_green(newcomer: Newcomer) -> No
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("real_calls_are_judged")
 def test_a_forgotten_tail_of_an_own_triton_kernel_is_found(newcomer: Newcomer) -> None:
     pytest.importorskip("triton")
     lines = (FILES / "triton_sdpa.py").read_text().splitlines()
@@ -201,6 +205,7 @@ def test_the_quick_lines_of_readme_run_as_they_stand(newcomer: Newcomer) -> None
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("real_calls_are_judged")
 @pytest.mark.parametrize("line", SLOW)
 def test_the_slow_lines_of_readme_run_as_they_stand(line: str, newcomer: Newcomer) -> None:
     assert line in lines_of_readme()
