@@ -96,6 +96,12 @@ class Implementation:
         return f"{self.backend.name}:{self.how}" if self.how else self.backend.name
 
     @property
+    def library(self) -> Library:
+        """The functions of its arrays: a backend that has an implementation has them."""
+        assert self.backend.library is not None
+        return self.backend.library
+
+    @property
     def is_emulated(self) -> bool:
         """
         Whether real calls would take minutes: kernels for a GPU that is not there, those that

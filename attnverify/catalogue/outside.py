@@ -63,41 +63,31 @@ class Outside(Protocol):
     @property
     def undeclared(self) -> str:
         """The preset by which it is judged where a file declares no arithmetic."""
-        ...
 
     @property
     def floats(self) -> tuple[str, ...]:
         """The names of its arrays of floats."""
-        ...
 
     def fitted(self, sizes: dict[str, int]) -> dict[str, int]:
         """Return the nearest sizes that it takes."""
-        ...
 
     def draw(self, choose: Callable[[Sequence[Any]], Any]) -> dict[str, Any]:
         """Draw the parts of a recipe."""
-        ...
 
     def fixed(self) -> Iterable[dict[str, Any]]:
         """List the parts of the recipes that every implementation meets."""
-        ...
 
     def expand(self, recipe: Any, dtype: str) -> Inputs:
         """Make the arguments of a recipe."""
-        ...
 
     def trivial_answers(self, inputs: Inputs, expected: Any) -> Iterable[Any]:
         """List cheap wrong answers."""
-        ...
 
     def mutants(self) -> Sequence[Mutant]:
         """List the specification with one thing changed, each with its words."""
-        ...
 
     def nearest_to_bound(self, inputs: Inputs, precision: Any) -> float:
         """Search for the legal evaluation that comes nearest to its bound: the share it uses."""
-        ...
 
     def numbers(self) -> Sequence[Number]:
         """List the numbers that are written in it, or in what it calls."""
-        ...

@@ -29,8 +29,7 @@ class MadeCall:
 
 def calls_of_check(check: Check, implementation: Implementation, dtype: str) -> list[MadeCall]:
     """Run a check once more and watch its calls."""
-    library, made = implementation.backend.library, list[MadeCall]()
-    assert library is not None
+    library, made = implementation.library, list[MadeCall]()
 
     def watched(**arguments: Any) -> Any:
         inputs = map_leaves(

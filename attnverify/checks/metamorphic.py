@@ -74,9 +74,14 @@ def check_relation(
     (one, one_bound), (two, two_bound) = (
         run_with_bound(implementation, given, dtype) for given in (inputs, other)
     )
-    comparison = compare(two, back(one), two_bound + back(one_bound))
+    hold(two, back(one), two_bound + back(one_bound))
+
+
+def hold(one: ndarray, other: ndarray, bound: ndarray | None, words: str = "") -> None:
+    """Raise Disagreement, which begins with the words, where two answers differ by more."""
+    comparison = compare(one, other, bound)
     if not comparison.passed:
-        raise Disagreement(str(comparison), comparison=comparison)
+        raise Disagreement(f"{words}{comparison}", comparison=comparison)
 
 
 def run_with_bound(
@@ -181,11 +186,7 @@ def check_hidden_slot(
                 "output",
             )
         )
-    comparison = compare(outputs[1], outputs[0], None)
-    if not comparison.passed:
-        raise Disagreement(
-            f"a hidden key's number changes the output: {comparison}", comparison=comparison
-        )
+    hold(outputs[1], outputs[0], None, "a hidden key's number changes the output: ")
 
 
 def check_row_constant(
@@ -202,9 +203,7 @@ def check_row_constant(
         run_with_bound(implementation, {"score": s, "mask": None}, dtype)
         for s in (score, score + constant)
     )
-    comparison = compare(two, one, one_bound + two_bound)
-    if not comparison.passed:
-        raise Disagreement(str(comparison), comparison=comparison)
+    hold(two, one, one_bound + two_bound)
 
 
 def check_segments(op: Operation, implementation: Implementation, dtype: str) -> None:
@@ -223,6 +222,4 @@ def check_segments(op: Operation, implementation: Implementation, dtype: str) ->
         for given in ({"x": first}, {"x": second, "mems": [first]})
     ]
     halves, bounds_of_halves = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-    comparison = compare(halves, whole, bound + bounds_of_halves)
-    if not comparison.passed:
-        raise Disagreement(str(comparison), comparison=comparison)
+    hold(halves, whole, bound + bounds_of_halves)

@@ -93,8 +93,7 @@ def checks(
 
 def concerns(name: str, implementation: Implementation) -> bool:
     """Whether a check has anything to ask of an implementation."""
-    library = implementation.backend.library
-    assert library is not None
+    library = implementation.library
     if name == WRITTEN_ANEW:
         return library.is_writable
     if name == IN_INFERENCE:

@@ -60,7 +60,8 @@ def expand_anew(recipe: Recipe, dtype: str) -> Inputs:
             for name, value in found.items()
         }
     if operation.outside is not None:
-        return drawn_outside(operation, recipe, dtype)
+        found = operation.outside.expand(recipe, dtype)  # as it draws them itself
+        return {name: round_inputs(value, dtype) for name, value in found.items()}
     rng = np.random.default_rng(recipe.values["seed"])
     with np.errstate(all="ignore"):
         inputs = normal_arrays(operation, recipe, rng)
@@ -123,13 +124,6 @@ def without_second(inputs: Inputs, recipe: Recipe) -> Inputs:
     if recipe.options.get(second, True) or f"d_{second}" not in inputs:
         return inputs
     return inputs | {f"d_{second}": np.zeros_like(inputs[f"d_{second}"])}
-
-
-def drawn_outside(operation: Operation, recipe: Recipe, dtype: str) -> Inputs:
-    """Make the arguments of an operation from outside, as it draws them itself."""
-    assert operation.outside is not None
-    found = operation.outside.expand(recipe, dtype)
-    return {name: round_inputs(value, dtype) for name, value in found.items()}
 
 
 expand_small = lru_cache(maxsize=2048)(expand_anew)

@@ -64,19 +64,22 @@ def read_arrays(path: str) -> Arrays:
 
 def _describe_unreadable(path: str, is_torch: bool, error: Exception) -> str:
     """Say in our words why a file holds no arrays by name; a reader's advice is not for it."""
-    if isinstance(error, ImportError):
-        return "PyTorch, which reads it, is not installed"
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file"
-    if isinstance(error, PermissionError | IsADirectoryError):
-        return "it cannot be opened"
-    if isinstance(error, AttributeError | TypeError):
-        return "it holds one array, or a list, without names"
-    begin, words = Path(path).read_bytes()[:2], str(error)
-    is_object = "Object arrays" in words or "weights_only" in words
+    if words := next((told for kind, told in UNREADABLE.items() if isinstance(error, kind)), ""):
+        return words
+    begin, said = Path(path).read_bytes()[:2], str(error)
+    is_object = "Object arrays" in said or "weights_only" in said
     if is_object or (begin[:1] == b"\x80" and not is_torch):  # as a pickle begins
         return "it holds Python objects, which are not loaded: save arrays or tensors alone"
     return "it is cut off, or holds something else" if begin == b"PK" else "it is no such file"
+
+
+UNREADABLE: dict[type[Exception], str] = {
+    ImportError: "PyTorch, which reads it, is not installed",
+    FileNotFoundError: "there is no such file",
+    **dict.fromkeys((PermissionError, IsADirectoryError), "it cannot be opened"),
+    **dict.fromkeys((AttributeError, TypeError), "it holds one array, or a list, without names"),
+}
+"""What it means that a reader raises an error of a kind."""
 
 
 def _load_torch(path: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@ Masks of a recipe: which pairs see each other, in every documented shape and kin
 says so.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,19 +21,25 @@ if TYPE_CHECKING:
 CHOOSING = ("query", "key", "selection", "block")
 """What says which keys a row has chosen."""
 
-PATTERNS = (
-    "random",
-    "right_padding",
-    "left_padding",
-    "causal",
-    "window",
-    "first_block",
-    "last_block",
-    "empty_rows",
-    "one_key",
-    "sparse",
-    "nothing",
-)
+PATTERNS: dict[str, Callable[..., Any]] = {
+    "random": lambda rng, shape, **_: rng.random(shape) < 0.65,
+    "right_padding": lambda j, first, **_: j < np.maximum(first, 1),
+    "left_padding": lambda j, first, M, **_: j >= np.minimum(first, M - 1),
+    "causal": lambda j, last, N, shape, M, **_: j <= last if shape[-2:-1] == (N,) else j < M,
+    "window": lambda j, last, **_: np.abs(j - last) <= 2,
+    "first_block": lambda j, M, **_: j >= min(M // 2 + 1, M - 1),
+    "last_block": lambda j, M, **_: j < max(M // 2, 1),
+    "empty_rows": lambda rng, shape, **_: (
+        (rng.random(shape) < 0.7) & (rng.random((*shape[:-1], 1)) < 0.6)
+    ),
+    "one_key": lambda rng, j, shape, M, **_: j == rng.integers(0, M, size=(*shape[:-1], 1)),
+    "sparse": lambda rng, shape, **_: rng.random(shape) < 0.25,
+    "nothing": lambda shape, **_: np.zeros(shape, bool),
+}
+"""
+What a row sees, by the keys j of M and the shape of the mask: up to which key each row is causal
+(``last``), and a key that is drawn for all rows (``first``).
+"""
 
 
 def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndarray:
@@ -53,31 +60,10 @@ def draw_visible(mask: dict[str, Any], axes: str, sizes: dict[str, int]) -> ndar
         else rng.integers(0, M + 1, size=(*lead, 1))
     )
     offset = 0 if mask.get("align") == "start" else M - sizes.get("N", 1)
-    pattern = mask["pattern"]
-    if pattern == "random":
-        visible = rng.random(shape) < 0.65
-    elif pattern == "sparse":
-        visible = rng.random(shape) < 0.25
-    elif pattern == "right_padding":
-        visible = j < np.maximum(first, 1)
-    elif pattern == "left_padding":
-        visible = j >= np.minimum(first, M - 1)
-    elif pattern == "first_block":
-        visible = j >= min(M // 2 + 1, M - 1)
-    elif pattern == "last_block":
-        visible = j < max(M // 2, 1)
-    elif pattern == "causal":
-        visible = j <= i + offset if shape[-2:-1] == (sizes.get("N"),) else j < M
-    elif pattern == "window":
-        visible = np.abs(j - i - offset) <= 2
-    elif pattern == "empty_rows":
-        visible = (rng.random(shape) < 0.7) & (rng.random((*lead, 1)) < 0.6)
-    elif pattern == "one_key":
-        visible = j == rng.integers(0, M, size=(*lead, 1))
-    elif pattern == "nothing":
-        visible = np.zeros(shape, bool)
-    else:
+    if (pattern := mask["pattern"]) not in PATTERNS:
         raise ValueError(f"pattern: wanted one of {', '.join(PATTERNS)}, got {pattern!r}")
+    places = {"j": j, "last": i + offset, "first": first, "M": M, "N": sizes.get("N")}
+    visible = PATTERNS[pattern](rng=rng, shape=shape, **places)
     return np.broadcast_to(visible, shape).copy()
 
 
@@ -126,6 +112,15 @@ def visible_pairs(
     if operation.is_selected:
         visible &= chosen_pairs(*(inputs[name] for name in CHOOSING))
     return visible & merged_visibility(inputs, shape)
+
+
+def seen_pairs(
+    operation: "Operation", inputs: "Inputs", by_options: Visible = visible_keys
+) -> ndarray:
+    """The same of an operation that has pairs."""
+    found = visible_pairs(operation, inputs, by_options)
+    assert found is not None
+    return found
 
 
 def seen_by_options(

@@ -268,7 +268,7 @@ def draw_mask_spec(choose: Choose, op: Operation, hiding: bool) -> dict[str, Any
     patterns = (
         ("right_padding", "left_padding", "first_block", "last_block", "sparse")
         if hiding
-        else PATTERNS
+        else tuple(PATTERNS)
     )
     return {
         "pattern": choose(patterns),

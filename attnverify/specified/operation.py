@@ -105,37 +105,9 @@ class SpecifiedOperation(Operation):
     def dtypes(self) -> tuple[str, ...]:
         return (self.form.dtype,) if self.form.dtype else DTYPES
 
-    @property
-    def mask(self) -> None:
-        return None
-
-    @property
-    def takes_dtype(self) -> bool:
-        return False
-
-    @property
-    def is_attention(self) -> bool:
-        return False
-
-    @property
-    def is_score(self) -> bool:
-        return False
-
-    @property
-    def has_heads(self) -> bool:
-        return False
-
-    @property
-    def has_memory(self) -> bool:
-        return False
-
-    @property
-    def can_hide(self) -> bool:
-        return False
-
-    @property
-    def can_hide_from_some(self) -> bool:
-        return False
+    mask = None
+    takes_dtype = is_attention = is_score = has_heads = has_memory = False
+    can_hide = can_hide_from_some = False
 
     def skips(self, check: str) -> str | None:
         return TRAITS.skipped.get(check)

@@ -14,7 +14,7 @@ Reading a specification: what its annotations say of each argument.
 import inspect
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -184,6 +184,12 @@ def with_whole_numbers(inputs: dict[str, Any]) -> dict[str, Any]:
     """
     integers = {k: x for k, x in inputs.items() if isinstance(x, ndarray) and x.dtype.kind in "iu"}
     return inputs | {k: x.astype(np.int64) for k, x in integers.items()}
+
+
+def taking(names: Iterable[str]) -> inspect.Signature:
+    """Return the signature of a function that takes these arguments, by name or by place."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
 
 def checked(function: Callable[..., Any], arguments: tuple[Argument, ...]) -> Callable[..., Any]:

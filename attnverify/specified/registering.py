@@ -19,7 +19,7 @@ from attnverify.catalogue.outside import ANSWERS
 from attnverify.inputs.recipe import Recipe
 from attnverify.specified.form import Form, check_following, form_of
 from attnverify.specified.operation import CHAPTER, SpecifiedOperation
-from attnverify.specified.reading import checked, hints_of
+from attnverify.specified.reading import checked, hints_of, taking
 
 PROBLEM = ("Model", "get_inputs", "get_init_inputs")
 """What a problem file has, as those of KernelBench."""
@@ -158,10 +158,9 @@ def _gradient_of(operation: SpecifiedOperation, outputs: int) -> Callable[..., A
         return operation.derived(inputs).values
 
     names = ["d_output", *(f"d_output_{k}" for k in range(1, outputs))]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = [inspect.Parameter(name, kind) for name in names]
     given = inspect.signature(operation.specification).parameters.values()
-    gradient.__signature__ = inspect.Signature([*own, *given])  # type: ignore[attr-defined]
+    own = [*taking(names).parameters.values(), *given]
+    gradient.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
     gradient.__doc__ = f"The gradients of {operation.form.name}, differentiated on its own graph."
     return gradient
 

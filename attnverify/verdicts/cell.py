@@ -139,9 +139,13 @@ def applicable_aspects(
     implementation: Implementation, gradient: Implementation | None
 ) -> list[str]:
     """List the columns of the verdict that an implementation can have."""
-    found = ["values"] if implementation is not gradient else []
-    found += ["gradients"] if gradient is not None else []
-    found += ["refusals"] if calls_refused_by_spec(implementation.operation.name) else []
-    found += ["side effects"]
-    found += ["hidden NaN"] if implementation.operation.can_hide else []
-    return [*found, "isolation"] if implementation.operation.can_hide_from_some else found
+    operation = implementation.operation
+    has = {
+        "values": implementation is not gradient,
+        "gradients": gradient is not None,
+        "refusals": bool(calls_refused_by_spec(operation.name)),
+        "side effects": True,
+        "hidden NaN": operation.can_hide,
+        "isolation": operation.can_hide_from_some,
+    }
+    return [aspect for aspect, applies in has.items() if applies]

@@ -78,9 +78,7 @@ def collect_evidence(
     declared = cell.implementation.backend.declared
     if declared.leaves_out(cell.dtype):
         return cell.result().with_tally(unsupported(f"DTYPES does not name {cell.dtype}"))
-    library = cell.implementation.backend.library
-    assert library is not None
-    if reason := library.unsupported(cell.dtype):
+    if reason := cell.implementation.library.unsupported(cell.dtype):
         return cell.result().with_tally(unsupported(reason))
     if words := check_round_trip(cell.implementation.backend, cell.dtype):
         return replace(cell.result(), blocked=words)
@@ -115,9 +113,8 @@ def forget_other_shapes(cell: Cell) -> None:
     the same shapes.
     """
     backend, own = cell.implementation.backend, (cell.implementation.name, cell.dtype)
-    assert backend.library is not None
     if backend.compiled_for not in (None, own):
-        backend.library.forget()
+        cell.implementation.library.forget()
     backend.compiled_for = own
 
 
@@ -136,8 +133,7 @@ RETURNS_NONE = "it returns none"
 
 def unjudged_gradient(own: Implementation) -> Tally:
     """Say that an attention in a library with gradients has one that nothing judges."""
-    op, library = own.operation, own.backend.library
-    differentiated = library is not None and by_autograd(own.function, library.name) is not None
+    op, differentiated = own.operation, by_autograd(own.function, own.library.name) is not None
     unjudged = differentiated and "query" in op.arguments and op.gradient is None
     return Tally(unseen={"gradient": "the specification has none"} if unjudged else {})
 

@@ -121,9 +121,8 @@ def _describe_type_error(implementation: Implementation, case: Case) -> str:
         about_types = "TypeError" in error.kind or "NoLoop" in error.kind
         if error.kind.startswith("raised") and (about_types or "not implemented for" in words):
             return words
-        library = implementation.backend.library
         promotes = isinstance(error, WrongDtype) and error.got in ("float32", "float64")
-        return words if promotes and library is not None and library.name == "numpy" else ""
+        return words if promotes and implementation.library.name == "numpy" else ""
     return ""
 
 

@@ -300,17 +300,14 @@ def field_shapes() -> tuple[Case, ...]:
     found = []
     for mode, (B, N), D in product(MODES, FLASH_GRID, (64, 128)):
         sizes = square(N, 2048 // D, D, B)
-        found += [Case(f"flash grid B={B} N={N} D={D}", PLAIN, sizes, "bfloat16", mode)]
+        found.append(Case(f"flash grid B={B} N={N} D={D}", PLAIN, sizes, "bfloat16", mode))
         if D == 64 and N >= 2048:
+            relatives = relative(N, 32, D, B)
             found += [
-                learned(f"relative B={B} N={N}", relative(N, 32, D, B), dtype="bfloat16", mode=mode)
-            ]
-            found += [
-                Case(f"transformer-xl B={B} N={N}", XL, relative(N, 32, D, B), "bfloat16", mode)
-            ]
-            found += [Case(f"alibi B={B} N={N}", ALIBI, sizes, "bfloat16", mode)]
-            found += [
-                Case(f"plain causal B={B} N={N}", PLAIN, sizes, "bfloat16", mode, mask=CAUSAL)
+                learned(f"relative B={B} N={N}", relatives, dtype="bfloat16", mode=mode),
+                Case(f"transformer-xl B={B} N={N}", XL, relatives, "bfloat16", mode),
+                Case(f"alibi B={B} N={N}", ALIBI, sizes, "bfloat16", mode),
+                Case(f"plain causal B={B} N={N}", PLAIN, sizes, "bfloat16", mode, mask=CAUSAL),
             ]
     for mode, dtype in product(MODES, ("float32", *HALVES)):
         found += [

@@ -106,20 +106,12 @@ def implementation_of(contestant: Contestant, case: Case) -> Implementation | st
     found = backend(contestant.source)
     if found.broken or found.missing:
         return found.broken or found.missing or ""
-    forward = [
-        i
-        for i in found.implementations
-        if (i.operation.name, i.how) == (case.operation, contestant.how)
-    ]
-    timed = [
-        i
-        for i in found.implementations
-        if (i.operation.name, i.how) == (case.timed, contestant.how)
-    ]
+    there = {(i.operation.name, i.how): i for i in found.implementations[::-1]}
     how = f"_{contestant.how}" if contestant.how else ""
-    if not forward:
+    if (case.operation, contestant.how) not in there:
         return f"{found.name} has no {case.operation}{how}"
-    return timed[0] if timed else f"{found.name} has no gradient of {case.operation}{how}"
+    no_gradient = f"{found.name} has no gradient of {case.operation}{how}"
+    return there.get((case.timed, contestant.how), no_gradient)
 
 
 def contestants(case: Case) -> list[Contestant]:
@@ -141,8 +133,7 @@ def given(
     Convert the inputs to arrays of the contestant's library, in the memory order that it likes
     best.
     """
-    library, order = implementation.backend.library, contestant.memory
-    assert library is not None
+    library, order = implementation.library, contestant.memory
     arrays = {
         name: in_order(map_leaves(lambda x: to_library(library, x, dtype), value), order)
         for name, value in inputs.items()
@@ -174,8 +165,7 @@ def prepared(case: Case, implementation: Implementation, arrays: Inputs) -> Call
 def backward(implementation: Implementation, arrays: Inputs) -> Callable[[], Any]:
     from importlib import import_module
 
-    library = implementation.backend.library
-    if library is None or library.name != "torch":
+    if implementation.library.name != "torch":
         raise Unsupported("a graph of its own is what PyTorch has")
     torch = import_module("torch")
     forward = next(

@@ -22,11 +22,10 @@ from attnverify.catalogue.pytrees import leaves
 
 def peak(implementation: Implementation, device: str, call: Call) -> int | None:
     """Bytes; None where nobody can be asked."""
-    library = implementation.backend.library
-    assert library is not None
-    if library.name == "torch":
+    library = implementation.library.name
+    if library == "torch":
         return of_torch_gpu(call) if device == "cuda" else of_torch_cpu(call)
-    return of_numpy(call) if device == "cpu" and library.name in ("numpy", "cupy") else None
+    return of_numpy(call) if device == "cpu" and library in ("numpy", "cupy") else None
 
 
 @contextmanager

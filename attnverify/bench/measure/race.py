@@ -160,9 +160,7 @@ def start(case: Case, device: str, entry: Entry, base: Inputs, measured: bool) -
         entry.peak = peak_memory.peak(
             entry.implementation, device, prepared(case, entry.implementation, arrays)
         )
-    except Unsupported as reason:
-        entry.judgement = Judgement("unsupported", str(reason))
-    except NotImplementedError as reason:
+    except (Unsupported, NotImplementedError) as reason:
         entry.judgement = Judgement("unsupported", str(reason))
     except Exception as error:
         if not is_out_of_memory(error):
@@ -186,9 +184,7 @@ def time_one_call(
         del shapes
     if case.seconds:
         flush(device)
-    library = entry.implementation.backend.library
-    assert library is not None
-    took = timed(library, device, call)
+    took = timed(entry.implementation.library, device, call)
     entry.outputs = took.outputs
     entry.sampled.seconds.append(took.seconds)
     entry.sampled.host.append(took.host)

@@ -28,7 +28,7 @@ from attnverify.diagnosis.whereabouts.outputs import (
 )
 from attnverify.diagnosis.whereabouts.places import describe_indices
 from attnverify.diagnosis.whereabouts.turns import describe_turns
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.masks import seen_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_answer
@@ -107,7 +107,7 @@ def localize_by_weights(
     wrong = exceeds_bound(own, law, bound)
     if not wrong.any():
         return Cause(describe_wrong_outputs([o], say.WEIGHTS_RIGHT))
-    visible = np.broadcast_to(check_visible_pairs(implementation, o.inputs), law.shape)
+    visible = np.broadcast_to(seen_pairs(implementation.operation, o.inputs), law.shape)
     leaks, lost = wrong & ~visible, visible & (own == 0) & (law > 1e3 * bound)
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
@@ -186,12 +186,6 @@ def weights(
         value = np.broadcast_to(np.eye(M, start + E)[:, start:], shape)
         own += observe_answer(implementation, o, inputs | {"value": value})[:1]
     return np.concatenate(own, axis=-1)[..., :M], law, bound
-
-
-def check_visible_pairs(implementation: Implementation, inputs: Inputs) -> ndarray:
-    found = visible_pairs(implementation.operation, inputs)
-    assert found is not None
-    return found
 
 
 def are_alike(own: ndarray, law: ndarray, visible: ndarray, bound: ndarray) -> bool:

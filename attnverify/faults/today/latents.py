@@ -29,7 +29,7 @@ from attnverify.faults.today.options import (
     times,
     transposed_lse,
 )
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.masks import seen_pairs
 
 attention, gradient = reference_of("latent_attention"), reference_of("latent_attention_grad")
 of_grouped = reference_of("grouped_attention_grad")
@@ -70,8 +70,7 @@ def times_zero(name: str) -> Any:
     """0 times what stands in keys that no row of the entry sees."""
 
     def leaking(output: ndarray, lse: ndarray, **x: Any) -> Any:
-        seen = visible_pairs(CATALOGUE["latent_attention"], x)
-        assert seen is not None
+        seen = seen_pairs(CATALOGUE["latent_attention"], x)
         hidden = np.where(np.any(seen, axis=(1, 2))[:, :, None], 0.0, x[name])
         return output + 0 * hidden.sum((1, 2))[:, None, None, None], lse
 

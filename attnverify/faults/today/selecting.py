@@ -26,7 +26,7 @@ from attnverify.faults.today.options import (
     sink_by,
     transposed_lse,
 )
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.masks import seen_pairs
 
 attention = reference_of("selected_attention")
 answered = partial(answering, attention)
@@ -129,8 +129,7 @@ def times_zero(name: str) -> Any:
     """0 times what stands in keys that no row of the entry sees."""
 
     def leaking(output: ndarray, lse: ndarray, **x: Any) -> Any:
-        seen = visible_pairs(CATALOGUE["selected_attention"], x)
-        assert seen is not None
+        seen = seen_pairs(CATALOGUE["selected_attention"], x)
         rows = np.any(seen.reshape(*x["key"].shape[:2], -1, x["key"].shape[2]), axis=2)
         hidden = np.where(rows[..., None], 0.0, x[name])
         return output + 0 * hidden.sum((1, 2, 3))[:, None, None, None], lse

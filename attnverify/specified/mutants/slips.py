@@ -6,12 +6,15 @@ read, the statements of a loop in another order, a term that is added in every t
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import permutations
 from typing import Any
 
 Change = tuple[ast.AST, ast.AST]
 """A part of the source, and what stands in its place."""
+
+Rows = tuple[tuple[Iterable[Any], Callable[[Any], Iterable[Any]]], ...]
+"""Kinds of nodes, of operators or names of calls, and what may stand in place of one of them."""
 
 TILES = (4, 8, 16, 32, 64, 128)
 TILED = [f"_tiles_of_{tile}{shorter}" for shorter in ("", "_or_less") for tile in TILES]
@@ -22,50 +25,16 @@ TRANSCENDENTAL = ("exp", "tanh", "erf", "sigmoid", "log1p", "expm1", "maximum")
 FEW_STATEMENTS = 3
 
 
-def slips_of(node: ast.AST) -> Iterator[Change]:
-    """Yield what a kernel may do to a part of a line."""
-    if isinstance(node, ast.BinOp | ast.Call) and not _is_whole_number(node):
-        yield from ((node, called(f"_{half}", node)) for half in HALVES)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        for tiles in TILED:
-            yield node, with_(node, left=called(tiles, node.left))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        yield from _in_each_tile(node, node.left, node.right)
-        yield from _in_each_tile(node, node.right, node.left)
-    if isinstance(node, ast.BinOp) and is_column(node.right):
-        name = getattr(node.right, "value", node.right)
-        told = f"`{ast.unparse(name)}` read by column in place of row"
-        yield node, with_(node, right=called("_by_column", name, node.left), told=told)
-    if isinstance(node, ast.Call) and name_of(node) == "concatenate":
-        yield from _centred(node)
-    if isinstance(node, ast.BinOp) and (name := activated(node)):
-        yield from (
-            (node, called(f"_{other}", ast.Name(name, ast.Load()))) for other in ACTIVATIONS
-        )
-    if isinstance(node, ast.List | ast.Tuple) and len(node.elts) == 2:
-        yield from _overwritten(node)
-    if isinstance(node, ast.For) and 1 < len(node.body) <= FEW_STATEMENTS:
-        for order in [*permutations(node.body)][1:]:
-            told = "; ".join(ast.unparse(each) for each in order)
-            yield node, with_(node, body=[*order], told=f"the loop's order as `{told}`")
-    if isinstance(node, ast.Call) and name_of(node) == "cumsum":
-        yield from ((node, with_(node, func=named(f"_running_{half}"))) for half in HALVES)
-    if (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Div)
-        and isinstance(node.right, ast.Name)
-    ):
-        yield node, with_(node, right=ast.BinOp(node.right, ast.Sub(), ast.Constant(1)))
-    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
-        joined = ast.BitAnd() if isinstance(node.ops[0], ast.NotEq) else ast.BitOr()
-        yield node, ast.BinOp(node, joined, with_(node, comparators=[ast.Constant(0)]))
-    elif isinstance(node, ast.Compare) and not isinstance(node.comparators[0], ast.Constant):
-        for tile in TILES:
-            left, right = (
-                ast.BinOp(x, ast.FloorDiv(), ast.Constant(tile))
-                for x in (node.left, node.comparators[0])
-            )
-            yield node, with_(node, left=left, comparators=[right])
+def others_of(node: Any, rows: Rows) -> Iterator[Change]:
+    """Yield what stands in place of a node by the rows of its kind, its operator or its name."""
+    own: set[Any] = {type(node)} if isinstance(node, ast.expr | ast.stmt) else set()
+    if isinstance(node, ast.BinOp | ast.UnaryOp):
+        own.add(type(node.op))
+    if isinstance(node, ast.Call):
+        own.add(name_of(node))
+    for kinds, others in rows:
+        if not own.isdisjoint(kinds):
+            yield from ((node, other) for other in others(node))
 
 
 def off_by_one(node: ast.AST) -> Iterator[Change]:
@@ -92,7 +61,7 @@ def _places_of(node: ast.AST) -> list[Any]:
     return []
 
 
-def _in_each_tile(node: ast.BinOp, total: Any, term: ast.expr) -> Iterator[Change]:
+def _in_each_tile(node: ast.BinOp, total: Any, term: ast.expr) -> Iterator[ast.AST]:
     """Yield a term that is added to a sum, or to a product, as often as this has tiles."""
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.MatMult):
         of = [total.left]
@@ -103,7 +72,14 @@ def _in_each_tile(node: ast.BinOp, total: Any, term: ast.expr) -> Iterator[Chang
     for tile in TILES:
         told = f"`{ast.unparse(term)}` added in each tile of {tile}"
         each = called(f"_each_tile_of_{tile}", term, *of)
-        yield node, with_(node, left=total, right=each, told=told)
+        yield with_(node, left=total, right=each, told=told)
+
+
+def _by_column(node: ast.BinOp) -> Iterator[ast.AST]:
+    if is_column(node.right):
+        name = getattr(node.right, "value", node.right)
+        told = f"`{ast.unparse(name)}` read by column in place of row"
+        yield with_(node, right=called("_by_column", name, node.left), told=told)
 
 
 def is_column(node: Any) -> bool:
@@ -114,12 +90,30 @@ def is_column(node: Any) -> bool:
     return isinstance(first, ast.Slice) and getattr(last, "value", 0) is None
 
 
-def _centred(node: ast.Call) -> Iterator[Change]:
+def _centred(node: ast.Call) -> Iterator[ast.AST]:
     """Yield zeros in front that stand half in front and half behind."""
     parts = getattr(node.args[0], "elts", [])
     if len(parts) == 2 and isinstance(parts[0], ast.Call) and name_of(parts[0]) == "zeros":
         told = f"the padding of `{ast.unparse(node)}` half in front and half behind"
-        yield node, with_(node, func=named("_half_behind"), told=told)
+        yield with_(node, func=named("_half_behind"), told=told)
+
+
+def _in_another_order(loop: ast.For) -> Iterator[ast.AST]:
+    for order in [*permutations(loop.body)][1:] if len(loop.body) <= FEW_STATEMENTS else ():
+        told = "; ".join(ast.unparse(each) for each in order)
+        yield with_(loop, body=[*order], told=f"the loop's order as `{told}`")
+
+
+def _compared_otherwise(node: ast.Compare) -> Iterator[ast.AST]:
+    """Yield an equality that zeros meet, or do not, and an order of whole tiles."""
+    right = node.comparators[0]
+    if isinstance(node.ops[0], ast.Eq | ast.NotEq):
+        joined = ast.BitAnd() if isinstance(node.ops[0], ast.NotEq) else ast.BitOr()
+        yield ast.BinOp(node, joined, with_(node, comparators=[ast.Constant(0)]))
+    elif not isinstance(right, ast.Constant):
+        for tile in map(ast.Constant, TILES):
+            left, by_tiles = (ast.BinOp(x, ast.FloorDiv(), tile) for x in (node.left, right))
+            yield with_(node, left=left, comparators=[by_tiles])
 
 
 def sentinels_of(node: ast.AST, function: ast.FunctionDef) -> Iterator[Change]:
@@ -131,17 +125,17 @@ def sentinels_of(node: ast.AST, function: ast.FunctionDef) -> Iterator[Change]:
                 yield node, with_(node, operand=ast.Name(given.arg, ast.Load()))
 
 
-def other_sums(node: ast.Call) -> Iterator[Change]:
+def other_sums(node: ast.Call) -> Iterator[ast.AST]:
     """Yield a sum, or a mean, of whole tiles along its axis, and magnitudes for squares."""
     value, axes = argument_of(node), axes_of(node)
     for tiles in TILED if axes else ():
-        yield node, of_another(node, called(tiles, value, *axes))
+        yield of_another(node, called(tiles, value, *axes))
     if isinstance(value, ast.BinOp) and ast.unparse(value) in (
         f"{(own := ast.unparse(value.left))} * {own}",
         f"{own} ** 2",
     ):
         size = ast.Call(ast.Attribute(named("np"), "abs", ast.Load()), [value.left], [])
-        yield node, ast.BinOp(of_another(node, size), ast.Pow(), ast.Constant(2))
+        yield ast.BinOp(of_another(node, size), ast.Pow(), ast.Constant(2))
 
 
 def argument_of(node: Any) -> Any:
@@ -169,17 +163,19 @@ def axes_of(node: ast.Call) -> list[ast.expr]:
     return [keyword.value for keyword in node.keywords if keyword.arg in ("axis", "dim")]
 
 
-def activated(node: ast.AST) -> str:
+def activated(node: ast.AST) -> set[str]:
     """Name what an expression is an activation of: a function of one name through exp or tanh."""
     parts = [*ast.walk(node)]
     modules = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
     names = {part.id for part in parts if isinstance(part, ast.Name) and id(part) not in modules}
     called = {name_of(part) for part in parts if isinstance(part, ast.Call)}
-    return names.pop() if len(names) == 1 and called.intersection(TRANSCENDENTAL) else ""
+    return names if len(names) == 1 and called.intersection(TRANSCENDENTAL) else set()
 
 
-def _overwritten(node: Any) -> Iterator[Change]:
+def overwritten(node: ast.AST) -> Iterator[Change]:
     """Yield the second of two parts, read from where the first was stored."""
+    if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != 2:
+        return
     first, second = node.elts
     shared = {x.id for x in ast.walk(first) if isinstance(x, ast.Name)}
     for name in sorted(shared & {x.id for x in ast.walk(second) if isinstance(x, ast.Name)}):
@@ -219,6 +215,43 @@ def with_number(statement: ast.stmt, own: Any) -> Callable[[float], ast.AST]:
         return changed
 
     return made
+
+
+SLIPS: Rows = (
+    (
+        (ast.BinOp, ast.Call),
+        lambda node: [called(f"_{half}", node) for half in HALVES if not _is_whole_number(node)],
+    ),
+    (
+        (ast.MatMult,),
+        lambda node: (with_(node, left=called(tiles, node.left)) for tiles in TILED),
+    ),
+    ((ast.Add,), lambda node: _in_each_tile(node, node.left, node.right)),
+    ((ast.Add,), lambda node: _in_each_tile(node, node.right, node.left)),
+    ((ast.BinOp,), _by_column),
+    (("concatenate",), _centred),
+    (
+        (ast.BinOp,),
+        lambda node: [
+            called(f"_{other}", named(name)) for name in activated(node) for other in ACTIVATIONS
+        ],
+    ),
+    ((ast.For,), _in_another_order),
+    (
+        ("cumsum",),
+        lambda node: [with_(node, func=named(f"_running_{half}")) for half in HALVES],
+    ),
+    (
+        (ast.Div,),
+        lambda node: [
+            with_(node, right=ast.BinOp(divisor, ast.Sub(), ast.Constant(1)))
+            for divisor in [node.right]
+            if isinstance(divisor, ast.Name)
+        ],
+    ),
+    ((ast.Compare,), _compared_otherwise),
+)
+"""What a kernel may do to a part of a line."""
 
 
 def _is_whole_number(node: ast.AST) -> bool:

@@ -11,6 +11,7 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -24,7 +25,9 @@ from attnverify.specified.mutants.gradients import changed_gradients
 from attnverify.specified.mutants.misread import misread, numbers_of_arguments
 from attnverify.specified.mutants.slips import (
     HALVES,
+    SLIPS,
     Change,
+    Rows,
     counted_from_elsewhere,
     equal_numbers,
     helped,
@@ -32,8 +35,9 @@ from attnverify.specified.mutants.slips import (
     named,
     off_by_one,
     other_sums,
+    others_of,
+    overwritten,
     sentinels_of,
-    slips_of,
     with_,
     with_number,
     without_brackets,
@@ -65,10 +69,9 @@ UNARY_CALLS: tuple[str, ...] = ("sqrt", "exp", "tanh", "log", "abs", "square", "
 SLOPED = ("exp", "tanh", "cos", "sin", "erf", "sigmoid")
 """Functions whose argument may have another factor: a temperature, a base."""
 UNARY_CALLS += ("rsqrt", "relu", "gelu", "silu", "sigmoid")
-REDUCTIONS = {"mean": "sum", "sum": "mean", "max": "min", "repeat": "tile", "var": "std"}
-REDUCTIONS |= {"amax": "amin"}
-
-OTHER_BASES = {"exp": "exp2", "log": "log2"}
+RENAMED = {"cos": "sin", "sin": "cos", "maximum": "minimum", "minimum": "maximum"}
+RENAMED |= {"exp": "exp2", "log": "log2"}
+RENAMED |= {"mean": "sum", "sum": "mean", "max": "min", "var": "std", "amax": "amin"}
 
 COUNTED = {"mean": "_mean_but_one", "sum": "_count_all"}
 """What may stand for a reduction that counts."""
@@ -255,9 +258,10 @@ def changes(function: ast.AST) -> Iterator[Change]:
     parts = [*_parts(function)]
     around = {id(x): node for node in parts if isinstance(node, ast.BinOp) for x in _sides(node)}
     for node in parts:
-        for old, new in _changes_of(node):
+        for old, new in others_of(node, CHANGES):
             yield _with_sides(around.get(id(old)), old, new)
-        yield from slips_of(node)
+        yield from others_of(node, SLIPS)
+        yield from overwritten(node)
         yield from off_by_one(node)
         yield from without_brackets(node)
         yield from counted_from_elsewhere(node)
@@ -314,149 +318,139 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
 
 
-def _changes_of(node: ast.AST) -> Iterator[Change]:
-    if isinstance(node, ast.Compare):
-        yield from _changes_of_comparison(node)
-    elif isinstance(node, ast.BinOp):
-        yield from _changes_of_operator(node)
-    elif isinstance(node, ast.BoolOp):
-        yield from _changes_of_condition(node)
-    elif isinstance(node, ast.AugAssign):
-        yield node, ast.copy_location(ast.Assign([node.target], node.value), node)
-        for other in OPERATORS.get(type(node.op), ()):
-            yield node, with_(node, op=other())
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        yield node, node.operand
-        yield node, with_(node, operand=ABS([node.operand], []))
-    elif isinstance(node, ast.Call):
-        yield from _changes_of_call(node)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        yield from _changes_of_number(node)
-    elif isinstance(node, ast.Subscript):
-        yield from _changes_of_index(node)
+def _other_operators(node: Any) -> list[ast.AST]:
+    return [with_(node, op=other()) for other in OPERATORS.get(type(node.op), ())]
 
 
-def _changes_of_comparison(node: ast.Compare) -> Iterator[Change]:
+def _of_comparison(node: ast.Compare) -> Iterator[ast.AST]:
     for other in BOUNDARIES.get(type(node.ops[0]), ()):
-        yield node, with_(node, ops=[other(), *node.ops[1:]])
+        yield with_(node, ops=[other(), *node.ops[1:]])
     right = node.comparators[0]
     for operator in (ast.Add, ast.Sub):
         moved = ast.BinOp(right, operator(), ast.Constant(1))
-        yield node, with_(node, comparators=[moved, *node.comparators[1:]])
+        yield with_(node, comparators=[moved, *node.comparators[1:]])
 
 
-def _changes_of_condition(node: ast.BoolOp) -> Iterator[Change]:
+def _of_condition(node: ast.BoolOp) -> Iterator[ast.AST]:
     """Yield *or* for *and*, and each part left out."""
-    yield node, with_(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    yield with_(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
     for part in node.values:
         rest = [other for other in node.values if other is not part]
-        yield node, with_(node, values=rest) if len(rest) > 1 else rest[0]
+        yield with_(node, values=rest) if len(rest) > 1 else rest[0]
 
 
-def _changes_of_operator(node: ast.BinOp) -> Iterator[Change]:
-    if isinstance(node.op, ast.BitAnd | ast.BitOr):
-        yield node, node.left
-        yield node, node.right
-        return
-    if isinstance(node.op, ast.Pow) and not isinstance(node.right, ast.Constant):
-        for half_or_twice in (ast.Div(), ast.Mult()):
-            yield node, with_(node, right=ast.BinOp(node.right, half_or_twice, ast.Constant(2)))
-    for other in OPERATORS.get(type(node.op), ()):
-        yield node, with_(node, op=other())
-    if isinstance(node.left, ast.Call) and node.left.args:
-        yield node, node.left.args[0]
-    if type(node.op) in OPERATORS:
-        yield node, node.left  # the term, or the factor, left out
-    if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
-        yield node, node.right
-    if isinstance(node.op, ast.Add | ast.Sub):
-        twice = ast.BinOp(ast.Constant(2), ast.Mult(), node.right)
-        yield node, with_(node, right=twice)
-    if isinstance(node.op, ast.Add | ast.Sub):
-        yield node, with_(node, left=ast.UnaryOp(ast.USub(), node.left))
-    if isinstance(node.op, ast.Div):
-        yield node, with_(node, left=ast.Constant(1))
-    if isinstance(node.op, ast.Mult | ast.Div):
-        twice = ast.BinOp(node.right, ast.Pow(), ast.Constant(2))
-        yield node, with_(node, right=twice)
+def _with_two(node: ast.expr, operator: ast.operator) -> ast.BinOp:
+    return ast.BinOp(node, operator, ast.Constant(2))
 
 
-def _changes_of_call(node: ast.Call) -> Iterator[Change]:
-    name = name_of(node)
-    if name in UNARY_CALLS and node.args:
-        yield node, node.args[0]
-    if name == "sqrt" and node.args and isinstance(node.args[0], ast.BinOp):
-        inner = node.args[0]  # each term, or factor, under a root of its own; the second outside
-        yield node, with_(inner, left=with_(node, args=[inner.left]))
-    if name in ("maximum", "minimum") and len(node.args) > 1:
-        yield node, node.args[1]
-    if name in ("cos", "sin", "maximum", "minimum"):
-        pairs = {"cos": "sin", "sin": "cos", "maximum": "minimum", "minimum": "maximum"}
-        yield node, _renamed(node, pairs[name])
-    if name in OTHER_BASES:
-        yield node, _renamed(node, OTHER_BASES[name])
-    if name in ("cos", "sin"):
-        yield node, ast.UnaryOp(ast.USub(), node)
-    if name in REDUCTIONS and name != "repeat":
-        yield node, _renamed(node, REDUCTIONS[name])
-    if name == "where" and len(node.args) == 3:
-        yield node, node.args[1]
-        yield node, with_(node, args=[node.args[0], node.args[2], node.args[1]])
-    if (
-        name in ("concatenate", "cat")
-        and node.args
-        and isinstance(node.args[0], ast.List | ast.Tuple)
-    ):
-        backwards = with_(node.args[0], elts=node.args[0].elts[::-1])
-        yield node, with_(node, args=[backwards, *node.args[1:]])
+def _roots_apart(node: ast.Call) -> Iterator[ast.AST]:
+    """Yield the first term, or factor, under a root of its own and the second outside."""
+    for inner in node.args[:1]:
+        if isinstance(inner, ast.BinOp):
+            yield with_(inner, left=with_(node, args=[inner.left]))
+
+
+def _joined_backwards(node: ast.Call) -> Iterator[ast.AST]:
+    for parts in node.args[:1]:
+        if isinstance(parts, ast.List | ast.Tuple):
+            backwards = with_(parts, elts=parts.elts[::-1])
+            yield with_(node, args=[backwards, *node.args[1:]])
+
+
+def _over_other_axes(node: ast.Call) -> Iterator[ast.AST]:
     for place, keyword in enumerate(node.keywords):
+        axes = set()
         if keyword.arg in ("axis", "dim"):
-            yield from _other_axes(node, place)
-    if name == "gelu":
-        yield node, with_(node, keywords=[] if node.keywords else [APPROXIMATELY])
-    if name == "repeat":
-        yield node, helped(node, "_tiled")
-    if name in COUNTED and isinstance(node.func, ast.Attribute):
-        yield node, helped(node, COUNTED[name])
-        yield from other_sums(node)
+            with suppress(ValueError):
+                axes = {0, -1, -2, 1} - {ast.literal_eval(keyword.value)}
+        for other in axes:
+            changed = ast.keyword(keyword.arg, ast.Constant(other))
+            keywords = [*node.keywords[:place], changed, *node.keywords[place + 1 :]]
+            yield with_(node, keywords=keywords)
 
 
-def _other_axes(node: ast.Call, place: int) -> Iterator[Change]:
-    keyword = node.keywords[place]
-    try:
-        axis = ast.literal_eval(keyword.value)
-    except ValueError:
-        return
-    for other in {0, -1, -2, 1} - {axis}:
-        changed = ast.keyword(keyword.arg, ast.Constant(other))
-        keywords = [*node.keywords[:place], changed, *node.keywords[place + 1 :]]
-        yield node, with_(node, keywords=keywords)
+def _other_numbers(node: ast.Constant) -> list[ast.AST]:
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return []
+    others = [value + 1, value - 1] if isinstance(value, int) else [0.0, value * 2, value / 2]
+    return [ast.Constant(other) for other in (*others, -value)]
 
 
-def _changes_of_number(node: ast.Constant) -> Iterator[Change]:
-    value: Any = node.value
-    if isinstance(value, bool):
-        return
-    if isinstance(value, int):
-        yield node, ast.Constant(value + 1)
-        yield node, ast.Constant(value - 1)
-    else:
-        yield node, ast.Constant(0.0)
-        yield node, ast.Constant(value * 2)
-        yield node, ast.Constant(value / 2)
-    yield node, ast.Constant(-value)
-
-
-def _changes_of_index(node: ast.Subscript) -> Iterator[Change]:
-    """Even and odd elements in place of halves, and the other way round, are told by name."""
-    if isinstance(node.slice, ast.Slice) and node.slice.step is None:
-        yield node, node.value
-
-
-def _renamed(node: ast.Call, name: str) -> ast.Call:
-    function = node.func
+def _renamed(node: ast.Call) -> list[ast.AST]:
+    function, name = node.func, RENAMED[name_of(node)]
     changed = with_(function, attr=name) if isinstance(function, ast.Attribute) else ast.Name(name)
-    return with_(node, func=changed)
+    return [with_(node, func=changed)]
+
+
+BITS, SIGNS = (ast.BitAnd, ast.BitOr), (ast.Add, ast.Sub)
+NO_BITS = [kind for kind in ast.operator.__subclasses__() if kind not in BITS]
+CHANGES: Rows = (
+    ((ast.Compare,), _of_comparison),
+    ((ast.BoolOp,), _of_condition),
+    (
+        (ast.AugAssign,),
+        lambda node: [
+            ast.copy_location(ast.Assign([node.target], node.value), node),
+            *_other_operators(node),
+        ],
+    ),
+    ((ast.USub,), lambda node: [node.operand, with_(node, operand=ABS([node.operand], []))]),
+    (BITS, lambda node: [node.left, node.right]),
+    (
+        (ast.Pow,),
+        lambda node: [
+            with_(node, right=_with_two(node.right, half_or_twice))
+            for half_or_twice in (ast.Div(), ast.Mult())
+            if not isinstance(node.right, ast.Constant)
+        ],
+    ),
+    (NO_BITS, _other_operators),
+    (NO_BITS, lambda node: node.left.args[:1] if isinstance(node.left, ast.Call) else ()),
+    (OPERATORS, lambda node: [node.left]),  # the term, or the factor, left out
+    ((*SIGNS, ast.Mult), lambda node: [node.right]),
+    (
+        SIGNS,
+        lambda node: [
+            with_(node, right=ast.BinOp(ast.Constant(2), ast.Mult(), node.right)),
+            with_(node, left=ast.UnaryOp(ast.USub(), node.left)),
+        ],
+    ),
+    ((ast.Div,), lambda node: [with_(node, left=ast.Constant(1))]),
+    ((ast.Mult, ast.Div), lambda node: [with_(node, right=_with_two(node.right, ast.Pow()))]),
+    (UNARY_CALLS, lambda node: node.args[:1]),
+    (("sqrt",), _roots_apart),
+    (("maximum", "minimum"), lambda node: node.args[1:2]),
+    (RENAMED, _renamed),
+    (("cos", "sin"), lambda node: [ast.UnaryOp(ast.USub(), node)]),
+    (
+        ("where",),
+        lambda node: (
+            [node.args[1], with_(node, args=[node.args[k] for k in (0, 2, 1)])]
+            if len(node.args) == 3
+            else []
+        ),
+    ),
+    (("concatenate", "cat"), _joined_backwards),
+    ((ast.Call,), _over_other_axes),
+    (("gelu",), lambda node: [with_(node, keywords=[] if node.keywords else [APPROXIMATELY])]),
+    (("repeat",), lambda node: [helped(node, "_tiled")]),
+    (
+        COUNTED,
+        lambda node: (
+            [helped(node, COUNTED[name_of(node)]), *other_sums(node)]
+            if isinstance(node.func, ast.Attribute)
+            else []
+        ),
+    ),
+    ((ast.Constant,), _other_numbers),
+    # even and odd elements in place of halves, and the other way round, are told by name
+    (
+        (ast.Subscript,),
+        lambda node: [node.value] * (getattr(node.slice, "step", node) is None),
+    ),
+)
+"""One part of a line with one thing changed."""
 
 
 def changed_function(

@@ -28,7 +28,7 @@ from attnverify.precision import UNDECLARED
 from attnverify.specified.form import Form, followed
 from attnverify.specified.pytorch.following import run_itself
 from attnverify.specified.pytorch.problems import LETTERS, MOST
-from attnverify.specified.reading import Argument
+from attnverify.specified.reading import Argument, taking
 
 FLOATS = ("float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8")
@@ -263,9 +263,7 @@ class Definition:
             run(*called, *outputs)
             return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [inspect.Parameter(one.name, kind) for one in self.arguments]
-        answer.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        answer.__signature__ = taking(one.name for one in self.arguments)  # type: ignore[attr-defined]
         return answer
 
     def _as_declared(self, name: str, x: Any) -> Any:

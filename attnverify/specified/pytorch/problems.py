@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from attnverify.catalogue.outside import Answer
 from attnverify.specified.drawing import LENGTHS
 from attnverify.specified.form import Form, followed
-from attnverify.specified.reading import Argument
+from attnverify.specified.reading import Argument, taking
 
 Values = dict[str, int]
 Shapes = dict[str, tuple[int, ...]]
@@ -263,8 +263,7 @@ class Problem:
 
     @property
     def signature(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(one.name, kind) for one in self.arguments])
+        return taking(one.name for one in self.arguments)
 
     def fitted(self, sizes: dict[str, int]) -> dict[str, int]:
         """Return the nearest sizes that its numbers may have; where it does not run, the small."""

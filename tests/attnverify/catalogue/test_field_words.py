@@ -15,7 +15,7 @@ VALUES = {
     "mask.form": MASK_FORMS,
     "mask.axes": ("N M", "B 1 1 M"),
     "mask.pattern": (*PATTERNS, GIVEN),
-    "padding.pattern": PATTERNS,
+    "padding.pattern": tuple(PATTERNS),
     "layout.kind": ("contiguous", "mixed", *LAYOUTS),
     "values.family": (*FAMILIES, GIVEN),
     "dropout.p": ("0.5",),

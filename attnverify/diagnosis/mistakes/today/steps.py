@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
 from attnverify.catalogue.packing import Visible, apart, heads_first
-from attnverify.inputs.masks import visible_pairs
+from attnverify.inputs.masks import seen_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.reference.gradients import mask_grad
 from attnverify.spec.masks import visible_keys
@@ -146,8 +146,7 @@ def differentiated(call: Call, steps: Steps) -> tuple[ndarray, ...]:
 
 def call_of(operation: Operation, inputs: Inputs, visible: Visible = visible_keys) -> Call:
     given = dict(apart(inputs))
-    seen = visible_pairs(operation, given, visible)
-    assert seen is not None
+    seen = seen_pairs(operation, given, visible)
     x = heads_first(given) if operation.is_packed or "latent" in given else given
     shape = (*x["query"].shape[:3], x["key"].shape[2])
     return Call(x, np.broadcast_to(seen, shape))
