@@ -4,7 +4,7 @@ one of its own parts, its brackets elsewhere; and the forms that it may grow int
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
@@ -46,26 +46,9 @@ FILLS = ("0", "-float('inf')")
 REDUCTIONS = ("max", "min", "amax", "amin", "sum", "mean")
 
 
-def others_of(part: Any) -> Iterator[ast.AST]:
-    if isinstance(part, ast.BinOp):
-        yield from other_operations(part)
-    elif isinstance(part, ast.Constant):
-        yield from map(ast.Constant, other_constants(part.value))
-    elif isinstance(part, ast.Compare) and len(part.ops) == 1:
-        for comparison in ORDERS if isinstance(part.ops[0], ORDERS) else COMPARISONS:
-            yield ast.Compare(part.left, [comparison()], part.comparators)
-    elif isinstance(part, ast.UnaryOp):
-        yield part.operand
-    elif isinstance(part, ast.IfExp):
-        yield from (part.body, part.orelse)
-    elif isinstance(part, ast.BoolOp):
-        yield from part.values
-    elif isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load):
-        yield part.value
-    elif isinstance(part, ast.Tuple) and isinstance(part.ctx, ast.Load):
-        yield from (ast.Tuple(turned, ast.Load()) for turned in exchanged(part.elts))
-    elif isinstance(part, ast.Call):
-        yield from other_calls(part)
+def others_of(part: ast.AST) -> Iterable[ast.AST]:
+    others: Iterable[ast.AST] = OTHERS.get(type(part), lambda _: ())(part)
+    return others
 
 
 def other_operations(part: ast.BinOp) -> Iterator[ast.AST]:
@@ -120,6 +103,30 @@ def other_calls(part: ast.Call) -> Iterator[ast.AST]:
             if name != function.attr:
                 renamed = ast.Attribute(function.value, name, ast.Load())
                 yield ast.Call(renamed, part.args, part.keywords)
+
+
+def other_comparisons(part: ast.Compare) -> Iterator[ast.AST]:
+    own = part.ops[0]
+    for comparison in ORDERS if isinstance(own, ORDERS) else COMPARISONS:
+        if len(part.ops) == 1:
+            yield ast.Compare(part.left, [comparison()], part.comparators)
+
+
+def other_orders(part: ast.Tuple) -> Iterator[ast.AST]:
+    return (ast.Tuple(turned, part.ctx) for turned in exchanged(part.elts) if not is_stored(part))
+
+
+OTHERS: dict[type, Callable[[Any], Iterable[ast.AST]]] = {
+    ast.BinOp: other_operations,
+    ast.Constant: lambda part: map(ast.Constant, other_constants(part.value)),
+    ast.Compare: other_comparisons,
+    ast.UnaryOp: lambda part: [part.operand],
+    ast.IfExp: lambda part: [part.body, part.orelse],
+    ast.BoolOp: lambda part: part.values,
+    ast.Subscript: lambda part: [part.value] if isinstance(part.ctx, ast.Load) else [],
+    ast.Tuple: other_orders,
+    ast.Call: other_calls,
+}
 
 
 def with_first(call: ast.Call, argument: ast.expr) -> ast.Call:

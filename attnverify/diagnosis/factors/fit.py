@@ -114,8 +114,7 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     others = len(most.actual) - len(told) - len(zero)
     told = [*([describe_zeros(zero)] if zero else []), *told]
     words = "; ".join(told)
-    words = say.OTHERS_RIGHT.format(told=words) if others else words
-    return Explanation(words, words)
+    return Explanation.of(say.OTHERS_RIGHT.format(told=words) if others else words)
 
 
 def nothing_but_zeros(wrong: Sequence[Observation]) -> Explanation | None:
@@ -124,8 +123,7 @@ def nothing_but_zeros(wrong: Sequence[Observation]) -> Explanation | None:
     off = [(name, part) for name, part in off if part.distance(part.expected) > 1]
     if not off or any(part.actual[0].any() for _, part in off):
         return None
-    words = describe_zeros(list(dict.fromkeys(name for name, _ in off)))
-    return Explanation(words, words)
+    return Explanation.of(describe_zeros(list(dict.fromkeys(name for name, _ in off))))
 
 
 def describe_zeros(names: Sequence[str]) -> str:

@@ -103,7 +103,7 @@ def fit_common_factor(
         fit.fits(fit.observation.recipe.sizes.get(letter, 1) ** exponent) for fit in all_of_them
     )
     words = say.OFF_BY_POWER_OF_SIZE.format(letter=letter, exponent=exponent)
-    return Explanation(words, words) if explains else None
+    return Explanation.of(words) if explains else None
 
 
 def share_of_draw(
@@ -117,8 +117,7 @@ def share_of_draw(
     given = [(fit, float(fit.observation.inputs.get("p") or 0.0)) for fit in all_of_them]
     for name, of in SHARES.items() if len(shares) > 1 and 0.0 not in shares else ():
         if all(fit.fits(of(p) if p else 1.0) for fit, p in given):
-            words = say.OFF_BY_SHARE.format(share=name)
-            return Explanation(words, words)
+            return Explanation.of(say.OFF_BY_SHARE.format(share=name))
     return None
 
 

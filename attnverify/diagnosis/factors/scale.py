@@ -41,16 +41,14 @@ def fit_scale(
     g = float(np.median(each))
     widths = {head_width(o) for o in wrong}
     if np.ptp(each) < NEAR * g and len(widths) > 1 and all(m.fits(g) for m in (*models, *others)):
-        words = say.CONSTANT_SCALE.format(scale=g)
-        return Explanation(words, words)
+        return Explanation.of(say.CONSTANT_SCALE.format(scale=g))
     power = power_of_size([o.recipe.sizes for o in wrong], each)
     if power is None or power == ("D", -0.5):
         return near_the_law((*models, *others), [head_width(o) for o in wrong], each)
     letter, exponent = power
     if not all(m.fits(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in others):
         return None
-    words = say.SCALE_OF_SIZE.format(letter=letter, exponent=exponent)
-    return Explanation(words, words)
+    return Explanation.of(say.SCALE_OF_SIZE.format(letter=letter, exponent=exponent))
 
 
 Scale = Callable[[float], float]
@@ -71,8 +69,7 @@ def near_the_law(
     with np.errstate(all="ignore"):
         for law, scale in laws_near(np.array(widths), np.array(fitted)):
             if all(m.fits(scale(np.float64(head_width(m.observation)))) for m in models):
-                words = say.SCALE_IS.format(law=law)
-                return Explanation(words, words)
+                return Explanation.of(say.SCALE_IS.format(law=law))
     return None
 
 

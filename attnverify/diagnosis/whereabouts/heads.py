@@ -73,7 +73,7 @@ def describe_heads(observed: Sequence[Observation]) -> Cause | None:
     wanted = " ".join(str(law(h, H, G)) for h in range(H))
     shown = " ".join(map(str, heads))
     told = say.HEADS_SHOWN.format(name=name, read=shown, wanted=wanted, H=H, G=G)
-    return Cause(told, (Explanation(name, name),))
+    return Cause(told, (Explanation.of(name),))
 
 
 def can_be_read(o: Observation) -> bool:

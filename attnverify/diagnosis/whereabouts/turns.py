@@ -79,5 +79,5 @@ def describe_turns(observed: Sequence[Observation]) -> Cause | None:
         told = [say.PAIRS_ON.format(by=by, pairs=R) for R, by in sorted(shifts)[-2:]]
         moved = say.TABLE_SHIFTED.format(name=name)
         shown = say.TABLE_SHIFTED_BY.format(moved=moved, shifts=", ".join(told), other=other)
-        return Cause(shown, (Explanation(moved, moved),))
+        return Cause(shown, (Explanation.of(moved),))
     return None
