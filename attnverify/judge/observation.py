@@ -92,6 +92,12 @@ class Observation:
         bounds = {number: bound for number, bound in enumerate(self.bounds) if bound is not None}
         return {number: widen_to_rows(bound) for number, bound in bounds.items()}
 
+    @cached_property
+    def expected_sizes(self) -> list[ndarray]:
+        """The largest finite size of each row of what is expected, by the output's number."""
+        with np.errstate(all="ignore"):
+            return [sizes_of(x)[1] for x in self.expected]
+
     @property
     def is_telling(self) -> bool:
         """Whether some of what was seen is a number, or nothing was to be."""
@@ -122,27 +128,32 @@ class Observation:
                 other = other.astype(numpy_dtype(self.dtype)).astype(np.float64)
         limit = None
         if bound is not None and bound.shape == other.shape:
-            expected = self.expected[number] if number < len(self.expected) else other
-            widened, usual = self.widened_bounds[number]
-            limit = widen_to_size(widened, usual, other, self.dtype) * growth(other, expected)
+            own, (widened, usual) = sizes_of(other), self.widened_bounds[number]
+            limit = widen_to_size(widened, usual, own, self.dtype)
+            shapes = [x.shape for x in self.expected]
+            if other.ndim and number < len(shapes) and shapes[number] == other.shape:
+                limit = limit * growth(own[1], self.expected_sizes[number])
         return compare(actual, other, limit, largest_representable(self.dtype))
 
 
 JUST_OUT = 1.0 + 1e-9
 
 
-def growth(other: ndarray, expected: ndarray) -> ndarray:
+def sizes_of(x: ndarray) -> tuple[ndarray, ndarray]:
+    """Return the size of each finite number, 0 elsewhere, and the largest of each row."""
+    size = np.abs(x) if x.dtype != bool else x.astype(np.float64)
+    if not np.isfinite(size.sum()):
+        size = np.where(np.isfinite(x), size, 0.0)
+    return size, size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
+
+
+def growth(rows: ndarray, expected: ndarray) -> ndarray:
     """
     How much larger the rows of a candidate are than the expected ones, where they are: its rounding
     errors are larger too.
     """
-    if other.shape != expected.shape or not other.ndim or not other.size:
-        return np.ones((1,) * other.ndim)
     with np.errstate(all="ignore"):
-        sizes = [
-            np.where(np.isfinite(x), np.abs(x), 0).max(-1, keepdims=True) for x in (other, expected)
-        ]
-        ratio = sizes[0] / sizes[1]
+        ratio = rows / expected
     return np.minimum(np.where(ratio > 1.0, np.where(ratio < np.inf, ratio, 1.0), 1.0), 1e4)
 
 
@@ -156,7 +167,7 @@ def tolerance(bound: ndarray, other: ndarray, dtype: str) -> ndarray:
     largest of its row, because the candidate's rounding errors may fall on other elements of the
     row. Where the specification is exact: the usual bound of the call, or a few roundings.
     """
-    return widen_to_size(*widen_to_rows(bound), other, dtype)
+    return widen_to_size(*widen_to_rows(bound), sizes_of(other), dtype)
 
 
 def widen_to_rows(bound: ndarray) -> tuple[ndarray, float | None]:
@@ -167,15 +178,16 @@ def widen_to_rows(bound: ndarray) -> tuple[ndarray, float | None]:
     return np.maximum(bound, row), float(np.median(positive)) if positive.size else None
 
 
-def widen_to_size(widened: ndarray, usual: float | None, other: ndarray, dtype: str) -> ndarray:
+def widen_to_size(
+    widened: ndarray, usual: float | None, sizes: tuple[ndarray, ndarray], dtype: str
+) -> ndarray:
     """Return the bounds, no smaller than a few roundings of an answer or than the usual bound."""
+    size, rows = sizes
     with np.errstate(all="ignore"):
         u, eta = (FORMATS[dtype].u, FORMATS[dtype].eta) if dtype != "bool" else (0.0, 0.0)
-        size = np.where(np.isfinite(other), np.abs(other), 0.0)
         if usual is None:
             usual = 16 * u * size.max(initial=0.0)
-        row_size = size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
-        few = 4 * (u * size + eta) + 16 * u * row_size
+        few = 4 * (u * size + eta) + 16 * u * rows
         wide: ndarray = np.maximum(widened, np.maximum(np.minimum(usual, 1e300), few))
     return wide
 
