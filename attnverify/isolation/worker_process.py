@@ -35,6 +35,10 @@ NEARLY_NOTHING = 0.03
 """Of a machine's memory: where no more is left, the system begins to end processes."""
 
 
+HUNG = "did not answer in"
+"""How the words begin of what was ended for its time."""
+
+
 LAST_WORDS = 12
 """Lines of its output that are shown with a failure."""
 
@@ -87,7 +91,8 @@ class WorkerDied(Exception):
 
     def __init__(self, words: str, case: dict[str, Any], output: str) -> None:
         self.words, self.case = words, case
-        self.headline, self.last_output = f"{words} {describe_case(case)}", last_output(output)
+        self.headline = f"{words} {describe_case(case)}"
+        self.last_output = [*describe_slow(words, case), *last_output(output)]
         super().__init__("\n  ".join([self.headline, *self.last_output]))
 
 
@@ -103,6 +108,21 @@ def describe_case(case: dict[str, Any]) -> str:
     if "during" in case:
         return f"during {case['during']}" + (f" ({drawn})" if drawn else "")
     return f"on {drawn}" if drawn else "before its import"
+
+
+def describe_slow(words: str, case: dict[str, Any]) -> list[str]:
+    """Say of a call that was ended for its time how large it is, and how to give it more."""
+    seconds = words.removeprefix(f"{HUNG} ").removesuffix(" s")
+    if seconds == words or "during" in case:
+        return []
+    sizes = letters((case.get("recipe") or {}).get("sizes", {}))
+    told = f"it is slow, or stuck; --case-seconds {5 * float(seconds):g} gives it longer"
+    return [f"{sizes}: {told}" if sizes else told]
+
+
+def letters(sizes: dict[str, int]) -> str:
+    """Write ``B=1 N=2``."""
+    return " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
 
 
 def last_output(output: str) -> list[str]:
@@ -216,7 +236,7 @@ class Worker:
             with suppress(OSError):
                 self.process.send_signal(signal.SIGUSR1)  # it writes down where it stands
                 time.sleep(2 * POLL)
-            return f"hung: no answer in {seconds:g} s"
+            return f"{HUNG} {seconds:g} s"
         if words := self.excess():
             return words
         if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:

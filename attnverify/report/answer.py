@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnverify.diagnosis.diagnose import NUMERIC
 from attnverify.diagnosis.whereabouts.places import without_sizes
 from attnverify.failures.finding import Finding
-from attnverify.report.causes.root_causes import RootCause, symptoms_of, triage
+from attnverify.report.causes.root_causes import RootCause, sizes_of, symptoms_of, triage
 from attnverify.report.causes.words import pluralize
 from attnverify.report.next_steps import failures_option, wrong_cells
 from attnverify.report.table import BLOCKED, Row, group_rows, in_full, summary_line
@@ -38,6 +38,8 @@ def answer(run: "Verification", tallies: list[Tallied], width: int) -> Iterator[
         causes = [cause for cause in required if cause.backend == backend.name]
         if failed and causes:
             told = f"{backend.source} is wrong: {count_explained(failed, causes)}"
+            if all(cause.is_unanswered for cause in causes):
+                told = f"{backend.source} did not answer: {pluralize(len(failed), 'failed cell')}"
             yield from fold_lines([told], width)
             for number, cause in enumerate(causes, 1):
                 yield from describe_mistake(number, cause, backend.source, width)
@@ -182,8 +184,7 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
 
 def of_replayed(finding: Finding, numbers: str) -> str:
     """Write ``B=1 N=2: output at (0, 0): got 1, expected 2``: of the case that replay shows."""
-    sizes = (finding.record.recipe if finding.record else {}).get("sizes", {})
-    letters = " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
+    letters = sizes_of(finding)
     named, _, worst = numbers.partition(WORST)
     output = "".join(named.split(": ")[-2:-1])
     return f"{letters}: {output} {worst.partition(' (rms')[0]}" if letters and worst else numbers

@@ -102,11 +102,14 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
     """Say whether a backend is right, wrong, not judged, or without evidence."""
     red = [tally for tally in tallies if run.is_red(tally)]
     if wrong := wrong_cells(run, tallies):
-        briefs = [one.brief for one in triage(tallies, run.is_red) if one.required]
+        causes = [one for one in triage(tallies, run.is_red) if one.required]
         where = name_dtypes(wrong)
         if "," in where and where == name_dtypes(tallies):
             where = "every dtype"
-        return f"wrong in {where}: {listed_by_number(briefs)}"
+        told = listed_by_number([one.brief for one in causes])
+        if all(one.is_unanswered for one in causes):
+            return f"no verdict in {where}: {told}; it is slow, or stuck"
+        return f"wrong in {where}: {told}"
     if any(map(is_unexpected_pass, red)):
         return "a known failure passes: its line must go"
     if red:

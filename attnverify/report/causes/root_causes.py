@@ -21,6 +21,7 @@ from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
+from attnverify.isolation.worker_process import HUNG, letters
 from attnverify.options import ANSWER
 from attnverify.report.causes.prerequisites import LAYERS, operations_used_by
 
@@ -126,6 +127,11 @@ class RootCause:
         """The findings of that cell, first the one that is told: one that names a mistake."""
         own = [sign.finding for sign in self.signs if sign.tally is self.shown_by]
         return sorted(own, key=lambda finding: not finding.causes)
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a call was ended for its time, which may be slow and not wrong."""
+        return self.told[0].kind.startswith(HUNG)
 
     @property
     def replay(self) -> str:
@@ -372,13 +378,23 @@ def brief_of(finding: Finding) -> str:
 
 
 def shortened(finding: Finding) -> str:
-    """Leave of what was seen the first thing, without the case in which it was; else the kind."""
+    """
+    Leave of what was seen the first thing, without the case in which it was; else the kind, and the
+    sizes of a call that had no answer.
+    """
     cause = str(finding.cause or "")
+    if finding.kind.startswith(HUNG) and (sizes := sizes_of(finding)):
+        return f"{finding.kind} ({sizes})"
     return (
         finding.kind
         if not cause
         else cause.removeprefix("wrong: ").partition(" (seen")[0].partition("; ")[0]
     )
+
+
+def sizes_of(finding: Finding) -> str:
+    """Write ``B=1 N=2``: of the case that is replayed."""
+    return letters((finding.record.recipe if finding.record else {}).get("sizes", {}))
 
 
 def named_most(signs: list[Symptom], name: str = "") -> Explanation | None:

@@ -5,6 +5,7 @@ ever.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,9 +81,9 @@ WORDS: dict[str, dict[str, str]] = {
     ),
     "evil_shape": {"values": SHAPE, "side effects": SHAPE},
     "exits": {"refusals": f"exited with status 3 on {REFUSAL}"},
-    "loops": {"refusals": f"hung: no answer in 3 s on {REFUSAL}"},
-    "ignores_sigterm": {"refusals": f"hung: no answer in 3 s on {REFUSAL}"},
-    "stops": {"refusals": f"hung: no answer in 3 s on {REFUSAL}"},
+    "loops": {"refusals": f"did not answer in 3 s on {REFUSAL}"},
+    "ignores_sigterm": {"refusals": f"did not answer in 3 s on {REFUSAL}"},
+    "stops": {"refusals": f"did not answer in 3 s on {REFUSAL}"},
     "eats_memory": {"refusals": "out of memory: it took"},
     "floods": {"refusals": f"flooded: more than 100 MB of output on {REFUSAL}"},
     "closes_everything": {"refusals": f"({REFUSAL})"},
@@ -115,8 +116,8 @@ WORDS: dict[str, dict[str, str]] = {
     "at_exit": {"side effects": "changes the functions that run at exit ("},
     "talks": {"values": "elements differ from the specification"},
     "fiftieth": {  # the process that is started anew makes fifty calls too
-        "values": "hung: no answer in 3 s on ",
-        "side effects": "hung: no answer in 3 s on ",
+        "values": "did not answer in 3 s on ",
+        "side effects": "did not answer in 3 s on ",
     },
     "sys_exit": {"values": "raised SystemExit: 0", "refusals": "raised SystemExit: 0"},
     "interrupts": {"values": "raised KeyboardInterrupt", "refusals": "raised KeyboardInterrupt"},
@@ -377,7 +378,7 @@ def test_a_death_is_recorded_and_seen_again(name: str, status: int) -> None:
     record = next(Path(".attnverify/failures").glob("*.json"))
     done = verify("replay", record.stem, "--case-seconds", "1")
     assert done.status == status and any(
-        words in done.output for words in ("SIGSEGV", "hung: no answer in 1 s", "device unusable")
+        words in done.output for words in ("SIGSEGV", "did not answer in 1 s", "device unusable")
     )
     assert verify("replay", record.stem, "--backend", path_of("good")).status == 0
 
@@ -423,7 +424,22 @@ def test_a_file_cannot_tell_that_it_is_called_under_pytest(tmp_path: Path) -> No
 
 def test_an_import_that_hangs_is_broken() -> None:
     done = judged("--backend", path_of(SLOW), "--case-seconds", "0.2")
-    assert done.status == 2 and "broken (cannot be imported: hung: no answer in 2 s)" in done.output
+    assert done.status == 2 and "broken (cannot be imported: did not answer in 2 s)" in done.output
+
+
+def test_a_call_that_takes_too_long_is_told_by_its_size_and_what_gives_it_longer() -> None:
+    """The file may be right and slow, so that nothing calls it wrong."""
+    Path("mine.py").write_text(
+        "import time\n\ndef shift_right(x):\n    time.sleep(30 * (x.shape[-1] > 4))\n"
+        "    raise NotImplementedError\n"
+    )
+    line = ("run", "mine.py", "--dtype", "float32", "--case-seconds", "0.5", "-k", "values")
+    done = verify(*line)
+    told = r"did not answer in 0.5 s \(M=\d+ N=\d+\); it is slow, or stuck"
+    assert re.search(rf"(?m)^mine.py: no verdict in float32: {told}$", done.output)
+    assert re.search(r"(?m)^1\. did not answer in 0.5 s: M=\d+ N=\d+: it is slow", done.output)
+    assert "--case-seconds 2.5 gives it longer" in " ".join(done.output.split())
+    assert done.status == 1 and "wrong" not in done.output
 
 
 def known(line: str, name: str = "segfault") -> Run:
