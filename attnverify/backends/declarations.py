@@ -59,7 +59,7 @@ class Declarations:
             "'", '"'
         )
 
-    def line_with(self, more: Mapping[str, str]) -> str:
+    def line_with(self, more: Mapping[str, str | None]) -> str:
         """Write the line of a file that says of these arguments too what they mean."""
         return f"ARGUMENTS = {json.dumps({**self.arguments, **more})}".replace("null", "None")
 

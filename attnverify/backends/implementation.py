@@ -34,6 +34,7 @@ class Backend:
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
     copy     the same file, loaded once more, whose calls were all as wrong as here
     refused  of each function that cannot be called why
+    unjudged  of each operation the arguments of its function that no call is given
     alone    of each function that was asked whether it returns no second result (is_alone)
     refusing  of each that raised an error for a float mask whether it does for all of them, and for
              no boolean one
@@ -64,6 +65,7 @@ class Backend:
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
     copy: "Backend | None" = None
     refused: list[str] = field(default_factory=list)
+    unjudged: dict[str, list[str]] = field(default_factory=dict)
     alone: dict[str, bool] = field(default_factory=dict)
     refusing: dict[str, bool] = field(default_factory=dict)
 

@@ -123,6 +123,7 @@ def describe_loaded(backend: Backend, notes: list[str]) -> Message:
         "sampled",
         "precision",
         "flushing",
+        "unjudged",
     )
     found = [
         (implementation.operation.name, implementation.how, implementation.thorough)

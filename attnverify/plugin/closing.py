@@ -185,7 +185,7 @@ def taken_or_refused(run: Verification) -> list[str]:
         for backend in run.backends
         for note in backend.notes
         if note in backend.refused
-        or any(words in note for words in (GUESSED, NEVER_GIVEN, f"=True {NOT_JUDGED}"))
+        or any(words in note for words in (GUESSED, NEVER_GIVEN, NOT_JUDGED))
     ]
 
 

@@ -81,14 +81,28 @@ def describe_outcomes(
             state = "broken" if backend.broken else "missing"
             yield f"{backend.source}: {state} ({backend.broken or backend.missing})"
         else:
-            refused = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
-            left = f"; not judged: {', '.join(refused)}" if refused else ""
-            yield f"{name_guessed(backend)}: {describe_outcome(run, backend.name, own)}{left}"
+            left = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
+            left += [] if wrong_cells(run, own) else never_given(backend, own)
+            more = f"; not judged: {', '.join(left)}" if left else ""
+            yield f"{name_guessed(backend)}: {describe_outcome(run, backend.name, own)}{more}"
         need_not = [one for one in own if one["verdict"] == "failed" and not run.is_red(one)]
         if need_not and not short:
             aspects = dict.fromkeys(one["aspect"] for one in need_not)
             asked = f"--require {rung_of(aspects)} asks for it"
             yield f"  not required, and not met: {', '.join(map(in_full, aspects))} ({asked})"
+
+
+def never_given(backend: Any, tallies: list[dict[str, Any]]) -> list[str]:
+    """Name the arguments of the functions judged that no call was given, a few of many."""
+    judged = {tally["operation"] for tally in tallies if tally["verdict"] in JUDGED}
+    unjudged = getattr(backend, "unjudged", {}).items()
+    names = [*dict.fromkeys(x for own, left in unjudged if own in judged for x in left)]
+    more = [f"{len(names) - MANY} more"] if len(names) > MANY else []
+    return [*names[:MANY], *more]
+
+
+MANY = 4
+"""So many arguments at most are named in the last line."""
 
 
 def name_guessed(backend: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnverify.backends.calls.option_forms import forms_of, has_own_form
-from attnverify.backends.declarations import Declarations
+from attnverify.backends.declarations import MASKS, Declarations
 from attnverify.catalogue.operation import Operation
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -77,7 +77,11 @@ BIASES = ("attn_bias", "bias")
 CAUSAL = ("is_causal", "causal")
 
 
-NEVER_GIVEN, NOT_JUDGED = "the operation has no argument for ", "is not judged"
+NEVER_GIVEN, NOT_JUDGED = "the operation has no argument for ", "not judged; "
+
+
+SENSE = dict.fromkeys(MASKS, " (True shows a key)") | {"attn_mask": " (True hides a key)"}
+"""What a mask means, by its name."""
 
 
 CAUSAL_MASK = "causal mask"
@@ -104,8 +108,10 @@ class Binding:
     forms    the parameters that are given something of another form, in words
     needed   the parameters that must be given in every call, of arguments that not every call has,
              with their defaults; None where a call without them cannot be made
-    mask     the line by which the one parameter that keeps its default would be the mask, in words
+    near     of parameters that keep their defaults the argument that each may be
     """
+
+    operation: Operation
 
     given: Mapping[str, str]
     bias: str
@@ -115,7 +121,7 @@ class Binding:
     unused: tuple[str, ...]
     forms: Mapping[str, str]
     needed: Mapping[str, Any]
-    mask: str = ""
+    near: Mapping[str, str] = field(default_factory=dict)
     align: str = "end"
     declared: Declarations = field(default_factory=Declarations)
 
@@ -130,19 +136,33 @@ class Binding:
         words += [f"{name}={what}" for name, what in self.forms.items()]
         return ", ".join(words)
 
+    @property
+    def flags(self) -> list[str]:
+        """The parameters that are False in every call."""
+        return [n for n, v in self.fixed.items() if v is False and n != self.causal]
+
+    @property
+    def unjudged(self) -> list[str]:
+        """What no call shows: the other value of a flag, and what is never given."""
+        return [*(f"{name}=True" for name in self.flags), *self.unused]
+
     def describe_unjudged(self) -> str:
         """
-        Name what is never given, for the operation has no such argument, and the flag whose other
-        value is not, with the line that has it judged.
+        Name what is never given, and the flag whose other value is not, with the one line that has
+        both judged, or says that it is not to be.
         """
-        flags = [n for n, v in self.fixed.items() if v is False and n != self.causal]
-        left = f"{NEVER_GIVEN}{' and '.join(self.unused)}" if self.unused else ""
-        told = (
-            f"{name}=True {NOT_JUDGED}; to have it judged where the mask is causal: "
-            f"{self.declared.line_with({name: CAUSAL_MASK})}"
-            for name in flags
-        )
-        return "; ".join(filter(None, (left, self.mask, *told)))
+        alone = [name for name in self.unused if name not in self.near]
+        left = f"{NEVER_GIVEN}{' and '.join(alone)}" if alone else ""
+        causal = self.operation.mask == "mask"
+        said = dict.fromkeys(self.flags, CAUSAL_MASK if causal else None) | self.near
+        what = [f"{n}=True" for n in self.flags] + [f"{n} (never given)" for n in self.near]
+        how = ["where the mask is causal"] * bool(causal and self.flags)
+        how += [f"as {own}{SENSE.get(own, '')}" for own in self.near.values()]
+        aim = f"to have that judged {' and '.join(how)}" if how else "if that is meant"
+        it = "is" if len(what) == 1 else "are"
+        line = f"{aim}: {self.declared.line_with(said)}"
+        told = f"{' and '.join(what)} {it} {NOT_JUDGED}{line}" if what else ""
+        return "; ".join(filter(None, (left, told)))
 
 
 def bind(function: Callable[..., Any], operation: Operation, declared: Declarations) -> Binding:
@@ -187,24 +207,18 @@ def bind(function: Callable[..., Any], operation: Operation, declared: Declarati
     needed = {
         name: its for name, its in defaults.items() if name != named.get(operation.mask or "")
     }
-    mask = (
-        ""
-        if bias
-        else _advise_mask(operation, named, [n for n in rest if free[n].default is None], declared)
-    )
+    left = [own for own in operation.arguments if own not in named]
+    near = (not bias and _mask_among(rest, free, left)) or _nearest(rest, left)
     unused = tuple(rest)
-    return Binding(named, bias, fixed, causal, scale, unused, forms, needed, mask, align, declared)
+    told = (unused, forms, needed, near, align, declared)
+    return Binding(operation, named, bias, fixed, causal, scale, *told)
 
 
-def _advise_mask(
-    operation: Operation, named: Mapping[str, str], unused: list[str], declared: Declarations
-) -> str:
-    """Give the line by which the one parameter that may be left out is the mask no other is."""
-    if operation.mask is None or operation.mask in named or len(unused) != 1:
-        return ""
-    true = "hides" if operation.mask == "attn_mask" else "shows"
-    line = declared.line_with({unused[0]: operation.mask})
-    return f"if it is the mask, of which True {true} a key, add: {line}"
+def _mask_among(rest: list[str], free: Mapping[str, Any], left: list[str]) -> dict[str, str]:
+    """Take the one parameter whose default is None for the mask that no other is."""
+    absent = [name for name in rest if free[name].default is None]
+    masks = [own for own in left if own in MASKS]
+    return dict(zip(absent, masks, strict=True)) if len(absent) == len(masks) == 1 else {}
 
 
 EMPTY = inspect.Parameter.empty
@@ -227,19 +241,25 @@ def _advise_arguments(unknown: list[str], left: list[str], declared: Declaration
     argument of the nearest name among those that no parameter takes, else the only one; where
     nobody can know, no line.
     """
-    said: dict[str, str] = {}
-    for name in unknown:
-        free = [own for own in left if own not in said.values()]
-        begins = [own for own in free if own.startswith(name[:3])]
-        near = difflib.get_close_matches(name, free, n=1) or begins
-        if len(near) == 1:
-            said[name] = near[0]
+    said = _nearest(unknown, left)
     rest = [own for own in left if own not in said.values()]
     last = [name for name in unknown if name not in said]
     if len(rest) == len(last) == 1:
         said |= {last[0]: rest[0]}
     it = "it is" if len(said) == 1 else "they are"
     return f"; say what {it} given: {declared.line_with(said)}" if said else ""
+
+
+def _nearest(names: list[str], left: list[str]) -> dict[str, str]:
+    """Pair parameters with the argument of the nearest name, each with one."""
+    said: dict[str, str] = {}
+    for name in names:
+        free = [own for own in left if own not in said.values()]
+        begins = [own for own in free if own.startswith(name[:3])]
+        near = difflib.get_close_matches(name, free, n=1) or begins
+        if len(near) == 1:
+            said[name] = near[0]
+    return said
 
 
 def _named(

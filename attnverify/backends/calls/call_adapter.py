@@ -103,7 +103,8 @@ def adapt_signature(
     adapted.causal = "CAUSAL" if "CAUSAL" in said else binding.causal  # type: ignore[attr-defined]
     by_flag = "start" if binding.causal and binding.align == "start" else True
     adapted.aligned = said.get("CAUSAL", by_flag)  # type: ignore[attr-defined]
-    adapted.unjudged = binding.describe_unjudged()  # type: ignore[attr-defined]
+    adapted.unjudged = binding.unjudged  # type: ignore[attr-defined]
+    adapted.unjudged_words = binding.describe_unjudged()  # type: ignore[attr-defined]
     return adapted
 
 

@@ -274,7 +274,7 @@ def test_common_names_of_the_input_are_known_and_a_mask_of_another_is_asked_for(
     backend = loaded(text, tmp_path)
     assert backend.implementations
     notes = " ".join(backend.notes)
-    assert 'of which True hides a key, add: ARGUMENTS = {"hide": "attn_mask"}' in notes
+    assert 'as attn_mask (True hides a key): ARGUMENTS = {"hide": "attn_mask"}' in notes
 
 
 def test_a_field_of_a_config_that_nobody_knows_is_told(tmp_path: Path) -> None:

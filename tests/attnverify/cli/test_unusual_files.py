@@ -221,6 +221,15 @@ def test_what_a_function_takes_beyond_its_operation_is_told_in_a_red_run_too() -
     assert done.status == 1 and told in " ".join(done.output.split())
 
 
+def test_the_last_line_of_a_green_run_names_what_no_call_was_given() -> None:
+    """What stands behind ``if is_causal`` may be wrong, and nobody has looked."""
+    text = ATTENTION.replace("flash(q, k, v)", "flash(q, k, v, is_causal=False, tile=16)")
+    line = ("run", write(text), "--profile", "quick", "--dtype", "float32", "-k", "values")
+    for more in ((), ("-q",), ("-v",)):
+        told = " ".join(verify(*line, *more).output.split())
+        assert told.endswith("; not judged: is_causal=True, tile"), more
+
+
 REFUSES_NUMBERS = ATTENTION.replace("flash(q, k, v)", "flash(q, k, v, mask=None)").replace(
     "    e =",
     "    if mask is not None:\n        score = np.where(~mask, -np.inf, score)\n    e =",

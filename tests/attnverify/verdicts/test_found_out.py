@@ -274,6 +274,35 @@ def test_a_flag_that_is_not_judged_is_told_with_the_line_to_add(tmp_path: Path) 
     assert "is_causal=True is not judged" in note and DECLARED in note
 
 
+def test_what_is_never_given_is_told_with_one_line_that_has_all_of_it_judged(
+    tmp_path: Path,
+) -> None:
+    """Two lines of ARGUMENTS would overwrite each other."""
+    text = FLAG.replace("is_causal=False", "is_causal=False, keep_mask=None, tile=16")
+    file = tmp_path / "mine.py"
+    file.write_text(text.format(declared="", diagonal=""))
+    (note,) = [note for note in load(str(file)).notes if "not judged" in note]
+    line = 'ARGUMENTS = {"is_causal": "causal mask", "keep_mask": "keep"}'
+    assert note.endswith(f"where the mask is causal and as keep: {line}")
+    assert load(str(file)).unjudged == {
+        "scaled_dot_product_attention": ["is_causal=True", "keep_mask", "tile"]
+    }
+    file.write_text(text.format(declared=line, diagonal="M - N"))
+    assert load(str(file)).unjudged == {"scaled_dot_product_attention": ["tile"]}
+
+
+def test_where_a_flag_cannot_be_judged_the_line_says_that_it_is_not_to_be(tmp_path: Path) -> None:
+    """Of a layer whose mask is an ``attn_mask``, a causal mask is not recognised."""
+    file = tmp_path / "mine.py"
+    layer = "def multi_head_self_attention(x, parameters, num_heads, is_causal=False): pass\n"
+    file.write_text(f"import torch\n{layer}")
+    (note,) = [note for note in load(str(file)).notes if "not judged" in note]
+    line = 'ARGUMENTS = {"is_causal": None}'
+    assert note.endswith(f"is_causal=True is not judged; if that is meant: {line}")
+    file.write_text(f"import torch\n{line}\n{layer}")
+    assert not load(str(file)).unjudged
+
+
 PROMOTES = """
 import numpy as np
 {declared}
