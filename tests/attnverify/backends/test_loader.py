@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnverify import ROOT
 from attnverify.backends import loader as backends_module
 from attnverify.backends.array_libraries import LIBRARIES, array_library
 from attnverify.backends.functions import BACKEND_FUNCTIONS
@@ -24,7 +25,8 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
-from attnverify.precision import DTYPES, PRESETS
+from attnverify.precision import DTYPES, PRESETS, UNDECLARED
+from attnverify.specified.form import Form
 
 SOFTMAX = """
 PRECISION = "wide"
@@ -362,6 +364,11 @@ def test_a_precision_that_is_not_declared_is_told(tmp_path: Path) -> None:
     assert loaded(tmp_path, SOFTMAX.replace('PRECISION = "wide"', "")).notes == [
         "PRECISION is not declared: judged as eager"
     ]
+
+
+def test_the_readme_says_what_a_run_prints_of_an_undeclared_precision() -> None:
+    own = f'Undeclared, `PRECISION` is `"{UNDECLARED}"`, here `"{Form.undeclared}"`'
+    assert own in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
