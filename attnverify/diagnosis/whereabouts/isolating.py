@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from attnverify import bounds
 from attnverify.backends.implementation import Implementation
@@ -49,7 +50,7 @@ class Isolated:
 
 
 def with_one_key(given: Inputs) -> Inputs:
-    """The first key alone, visible to all rows."""
+    """The first key alone, visible to all rows, or to the last where a row sees no later one."""
     keys = {name: given[name][..., :1, :] for name in ("key", "value") if name in given}
     rows = {"query": given["query"][..., :1, :]} if is_tied(given) else {}
     return without_masks(given) | keys | rows
@@ -186,8 +187,8 @@ def first_wrong_stage(
     if not rows:
         return None
     own, law = o.actual[0], o.expected[0]
-    if own.shape == law.shape and not exceeds_bound(own, law, o.bounds[0]).any():
-        return None  # what isolates a stage isolates it in the first output
+    if own.shape == law.shape and not wrong_where_seen(own, law, o.bounds[0]).any():
+        return None  # what isolates a stage isolates it in rows of the first output that see a key
     for row, given in new_inputs(rows, o.inputs):
         if given is o.inputs:
             return (row, say.WRONG_STAGE.format(stage=row.stage, right=right)) if right else None
@@ -262,4 +263,16 @@ def is_wrong(implementation: Implementation, o: Observation, given: Inputs) -> b
         own = observe_answer(implementation, replace(o, expected=law), given)
     except (Disagreement, Unsupported):
         return None
-    return bool(exceeds_bound(own[0], law[0], arrays(limits)[0]).any())
+    return bool(wrong_where_seen(own[0], law[0], arrays(limits)[0]).any())
+
+
+def wrong_where_seen(own: ndarray, law: ndarray, bound: ndarray | None) -> ndarray:
+    """
+    Tell which elements err beyond their bound in rows that see a key: where one sees none nothing
+    is scored, weighed or added up, and all of it is exactly 0.
+    """
+    wrong = exceeds_bound(own, law, bound)
+    if bound is None or law.ndim < 2:
+        return wrong
+    seen = ((law != 0) | (bound > 0)).any(axis=-1, keepdims=True)
+    return np.asarray(wrong & seen)

@@ -16,6 +16,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
@@ -124,9 +125,13 @@ class RootCause:
 
     @property
     def told(self) -> list[Finding]:
-        """The findings of that cell, first the one that is told: one that names a mistake."""
-        own = [sign.finding for sign in self.signs if sign.tally is self.shown_by]
-        return sorted(own, key=lambda finding: not finding.causes)
+        """
+        The findings of that cell, first the one that is told: one that names a mistake, and shows
+        no other beside it.
+        """
+        own = [sign for sign in self.signs if sign.tally is self.shown_by]
+        ranked = sorted(own, key=lambda sign: (not sign.diagnoses, sign.is_joint))
+        return [sign.finding for sign in ranked]
 
     @property
     def is_unanswered(self) -> bool:
@@ -385,16 +390,19 @@ def shortened(finding: Finding) -> str:
     cause = str(finding.cause or "")
     if finding.kind.startswith(HUNG) and (sizes := sizes_of(finding)):
         return f"{finding.kind} ({sizes})"
-    return (
-        finding.kind
-        if not cause
-        else cause.removeprefix("wrong: ").partition(" (seen")[0].partition("; ")[0]
-    )
+    told = cause.removeprefix(WRONG).partition(" (seen")[0].partition("; ")[0]
+    if told == say.OUTPUT:  # where there is one output its name says nothing
+        return finding.symptom
+    return told or finding.kind
 
 
 def sizes_of(finding: Finding) -> str:
     """Write ``B=1 N=2``: of the case that is replayed."""
     return letters((finding.record.recipe if finding.record else {}).get("sizes", {}))
+
+
+WRONG = say.WRONG.format(outputs="")
+"""Before the place of what is wrong, where nothing is known but that."""
 
 
 def named_most(signs: list[Symptom], name: str = "") -> Explanation | None:

@@ -7,6 +7,7 @@ and none that is not there.
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,17 @@ import pytest
 from numpy import ndarray
 
 from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
-from attnverify.diagnosis.call_budget import outcome_kind
+from attnverify.diagnosis.call_budget import CallBudget, outcome_kind
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import NUMERIC, choose_of_other_kinds, diagnose
+from attnverify.diagnosis.whereabouts.isolating import first_wrong_stage
+from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
+from attnverify.judge.observation import observe
 from attnverify.reference import layers
 from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
@@ -342,3 +347,39 @@ def test_every_mistake_is_told_and_no_other(name: str) -> None:
     operation, function, musts, never = TWO[name]
     causes = causes_of(operation, function)
     assert grade(causes, musts, never) == "right", [cause.words for cause in causes]
+
+
+SLOPES_AND_NAN = """
+import numpy as np
+
+def alibi_attention(query, key, value):
+    (N, D), (H, M) = query.shape[-2:], key.shape[1:3]
+    i, j = np.arange(N)[:, None], np.arange(M)
+    slopes = 2.0 ** -np.arange(1, H + 1, dtype=query.dtype)[:, None, None]
+    score = query @ key.swapaxes(-1, -2) / np.sqrt(D) + slopes * (j - (M - N + i))
+    score = np.where(j <= M - N + i, score, -np.inf)
+    with np.errstate(all="ignore"):
+        e = np.exp(score - score.max(-1, keepdims=True))
+        return (e / e.sum(-1, keepdims=True) @ value).astype(query.dtype)
+"""
+
+
+def test_nan_where_no_key_is_seen_makes_no_other_stage_wrong(tmp_path: Path) -> None:
+    """With one key and causality most rows see none; what was wrong of ALiBi are its slopes."""
+    (tmp_path / "mine.py").write_text(SLOPES_AND_NAN)
+    own = load(str(tmp_path / "mine.py")).implementations[0]
+    for N in (5, 9):
+        sizes = {"B": 1, "H": 3, "N": N, "M": 5, "D": 4, "E": 4}
+        (seen,) = observe(own, [case_of(fixed_recipe(own.operation, sizes, seed=7), "float32")])
+        found = first_wrong_stage(own, seen, CallBudget())
+        assert found and found[1].startswith("the softmax's sum or the product with the values")
+        assert "right with one key and no mask" in found[1]
+
+
+def test_nan_where_no_key_is_seen_alone_is_of_no_stage(tmp_path: Path) -> None:
+    """With eight heads the slopes are right."""
+    (tmp_path / "mine.py").write_text(SLOPES_AND_NAN)
+    own = load(str(tmp_path / "mine.py")).implementations[0]
+    sizes = {"B": 1, "H": 8, "N": 9, "M": 5, "D": 4, "E": 4}
+    (seen,) = observe(own, [case_of(fixed_recipe(own.operation, sizes, seed=7), "float32")])
+    assert seen.wrong and first_wrong_stage(own, seen, CallBudget()) is None

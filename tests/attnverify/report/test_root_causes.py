@@ -397,6 +397,28 @@ def test_what_needs_two_mistakes_is_shown_by_both() -> None:
     assert {words: cells for words, cells, _ in found(both, either)} == {"scale": 1, "tail": 2}
 
 
+def test_of_two_mistakes_each_is_told_by_what_shows_it_alone() -> None:
+    """The slopes of ALiBi were told with the NaN of rows that see no key."""
+    both = ("empty rows", "slopes")
+    cell = failed("alibi_attention", "NaN when a row sees no key", "wrong number", causes=both)
+    joint, alone = (Finding.from_dict(plain) for plain in cell["findings"])
+    assert joint.cause and alone.cause
+    joint = replace(joint, cause=replace(joint.cause, together=True))
+    slopes = tuple(x for x in alone.cause.explanations if x.name == "slopes")
+    alone = replace(alone, cause=replace(alone.cause, explanations=slopes))
+    cell["findings"] = [joint.as_dict(), alone.as_dict()]
+    told = {cause.brief: cause.told[0].kind for cause in triage([cell])}
+    assert told == {"empty rows": "NaN", "slopes": "wrong number"}
+
+
+def test_the_name_of_the_only_output_is_no_brief_cause() -> None:
+    """The last line of a run named "1. the output"."""
+    cell = failed("alibi_attention", "NaN when a row sees no key")
+    cause = Cause("wrong: the output; what is wrong first: the weights (seen with B=1)")
+    cell["findings"] = [replace(Finding.from_dict(cell["findings"][0]), cause=cause).as_dict()]
+    assert [each.brief for each in triage([cell])] == ["NaN when a row sees no key"]
+
+
 def test_one_mistake_in_nine_places_is_one_root_cause() -> None:
     operations = ("softmax", "scaled_dot_product_attention", "multi_head_attention")
     cells = [
