@@ -32,9 +32,14 @@ def pytest_report_teststatus(config: pytest.Config) -> Generator[None, Any, Any]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Print with -q one line a file and nothing else; no public option says so."""
+    """
+    Say in our words that a run was interrupted, and print with -q one line a file and nothing else;
+    no public option says so.
+    """
     plugins = session.config.pluginmanager
     reporter = plugins.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter._report_keyboardinterrupt = nothing  # its line names a file of ours
     if reporter is None or not is_quiet(session.config):
         return
     reporter._show_progress_info = False  # without dots there is no share of them either
@@ -42,3 +47,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         distributed.getstatus = str  # "bringing up nodes..."
     write = reporter._tw.line
     reporter._tw.line = lambda words="", **markup: write(words, **markup) if words else None
+
+
+def nothing() -> None:
+    """Print nothing."""

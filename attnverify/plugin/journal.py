@@ -51,13 +51,19 @@ TOLD = 3
 """Of so many implementations and dtypes the cells are named where a run was cut."""
 
 
-def tell_interrupted(selected: int, judged: int) -> list[str]:
-    """Say what a run that was broken off has not judged."""
+def tell_interrupted(selected: int, judged: int, under_way: str, profile: str) -> list[str]:
+    """
+    Say what a run that was broken off has not judged, and how to have it: by what was judged
+    before, or sooner. Of a cell ``under_way`` nothing is kept.
+    """
+    lost = f", {under_way}" if under_way else ""
+    sooner = ["next, for a verdict sooner: --profile quick"] * (profile != "quick")
     if not judged:
-        return ["interrupted before anything was judged"]
+        return [f"interrupted before any cell had a verdict{lost}: nothing to go on with", *sooner]
     return [
-        f"interrupted: {selected - judged} of {selected} cells were not judged",
+        f"interrupted: {selected - judged} of {selected} cells were not judged{lost}",
         "next, to go on where it was broken off: the same line with --resume",
+        *sooner,
     ]
 
 

@@ -7,6 +7,7 @@ tallies.
 """
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from attnverify.plugin.state import (
 from attnverify.report.junit import WordedProperties
 from attnverify.report.live.progress import progress_of
 from attnverify.report.table import header
+from attnverify.report.terminal_colours import fold_lines, terminal_width
 from attnverify.session import unjudged_backends, unmatched_known_failures
 from attnverify.verdicts.cell import Cell, run_order, telling_order
 from attnverify.verdicts.tally import JUDGED
@@ -91,7 +93,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reporter = manager.get_plugin("terminalreporter")
     progress = is_about_backends(config) and progress_of(config, reporter, not is_brief(config))
     if progress:
-        manager.register(progress)
+        manager.register(progress, PROGRESS)
+
+
+PROGRESS = "attnverify-progress"
+"""The name of the plugin that counts the cases."""
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -186,8 +192,13 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     is_broken_off = exitstatus == pytest.ExitCode.INTERRUPTED and not terminalreporter.stats.get(
         "error"
     )
-    broken_off = tell_interrupted(state.selected, len(state.tallies)) if is_broken_off else []
-    if state.tallies or (state.collected and not state.is_narrowed()):
+    width = terminal_width(sys.stdout)
+    progress, profile = config.pluginmanager.get_plugin(PROGRESS), config.getoption("attn_profile")
+    under_way = progress.under_way() if progress else ""
+    told = tell_interrupted(state.selected, len(state.tallies), under_way, profile)
+    broken_off = told if is_broken_off else []
+    is_judged = state.collected and not (state.is_narrowed() or broken_off)
+    if state.tallies or is_judged:
         left = state.collector.left_out
         minutes = config.getoption("attn_minutes")
         limits = [
@@ -199,7 +210,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
             note_mends(run, state.tallies)
         print_summary(terminalreporter, run, state.tallies, report_paths(config), left, limits)
     elif broken_off:
-        terminalreporter.write_line(f"attnverify: {broken_off[0]}")
+        for line in fold_lines([f"attnverify: {broken_off[0]}", *broken_off[1:]], width):
+            terminalreporter.write_line(line)
     elif named_on_the_line(config):
         terminalreporter.write_line("attnverify: no differential test was run: nothing was judged")
 

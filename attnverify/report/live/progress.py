@@ -121,6 +121,11 @@ class Counts:
         """Note the same of a case in a process of its own, the last of so many."""
         self.tick((case.get("recipe") or {}).get("sizes", {}), many)
 
+    def under_way(self) -> str:
+        """Say how far the cell is that has no verdict yet; "" where none is."""
+        names = [name_of(nodeid) for nodeid in self.running]
+        return f"{self.begun} cases into {names[0]}" if names and self.begun else ""
+
     def say(self, line: str) -> None:
         """Print a line while cells are judged; nowhere, but where somebody looks."""
 

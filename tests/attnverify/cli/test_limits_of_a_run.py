@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from attnverify.judge.invoke import announce
 from attnverify.plugin.state import State
 from attnverify.report.html.run_page import describe_outcome
 from attnverify.session import Verification
 from attnverify.verdicts.journal import Journal, fingerprint
-from tests.support.run_attnverify import judged, load_backends_here
+from tests.support.run_attnverify import judged, load_backends_here, verify
 
 RIGHT = """
 import numpy as np
@@ -124,7 +125,28 @@ def test_a_run_that_is_interrupted_at_once_says_so(monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Verification, "_judge_now", interrupted)
-    assert "interrupted before anything was judged" in judged(*LINE).output
+    assert "interrupted before any cell had a verdict" in judged(*LINE).output
+
+
+def test_what_was_under_way_is_told_and_no_more_is_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It said 0 cases after 116, a path of ours, and --resume was for nothing."""
+
+    def interrupted(run: Verification, cell: Any) -> Any:
+        for _ in range(116):
+            announce.get()(cell.implementation, cell.dtype, None, None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Verification, "_judge_now", interrupted)
+    told = verify("run", "mine.py", "--dtype", "float32").output.splitlines()[-2:]
+    assert told == [
+        "attnverify: interrupted before any cell had a verdict, 116 cases into "
+        "shift_right-mine-float32 values: nothing to go on with",
+        "next, for a verdict sooner: --profile quick",
+    ]
+    quick = verify("run", "mine.py", "--profile", "quick").output
+    assert "KeyboardInterrupt" not in quick and "--profile" not in quick and "0 cases" not in quick
 
 
 def test_a_report_that_cannot_be_written_costs_no_verdict() -> None:
