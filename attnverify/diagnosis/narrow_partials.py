@@ -9,9 +9,8 @@ from json import dumps
 from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.judge.case import Case
-from attnverify.judge.errors import Disagreement, Unsupported
-from attnverify.judge.judging import judge
+from attnverify.judge.case import Case, case_of
+from attnverify.judge.judging import is_right
 from attnverify.precision import FORMATS, find_fields
 
 HALVES = ("float16", "bfloat16")
@@ -20,22 +19,41 @@ HALVES = ("float16", "bfloat16")
 def find_narrow_partials(implementation: Implementation, case: Case) -> Cause | None:
     """
     Find that a gradient which fails a case passes it where its sums may be rounded between blocks,
-    which it does not declare.
+    which it does not declare. The line declares it of the other half precision too where that shows
+    the same, for a second line would take the place of the first.
     """
-    dtype = case.dtype
-    precision = implementation.precision(dtype)
+    if case.dtype not in HALVES or not _passes_with_partials(implementation, case):
+        return None
+    backend, names = implementation.backend, (implementation.operation.name, implementation.name)
+    shown = [
+        dtype
+        for dtype in HALVES
+        if dtype == case.dtype
+        or (
+            not backend.declared.leaves_out(dtype)
+            and _shows_partials(implementation, case_of(case.recipe, dtype))
+        )
+    ]
+    declared = {
+        dtype: find_fields(backend.precision, *names, dtype) | {"grad_partial": dtype}
+        for dtype in shown
+    }
+    dtypes = " and ".join(shown)
+    words = say.PARTIALS_DECLARED.format(dtype=dtypes, declared=dumps(declared))
+    return Cause(words, (Explanation(say.PARTIALS.format(dtype=dtypes), words),))
+
+
+def _shows_partials(implementation: Implementation, case: Case) -> bool:
+    """Tell whether a case fails, and passes where the sums may be rounded."""
+    return not is_right(implementation, case) and _passes_with_partials(implementation, case)
+
+
+def _passes_with_partials(implementation: Implementation, case: Case) -> bool:
+    dtype, precision = case.dtype, implementation.precision(case.dtype)
     is_open = implementation.operation.is_gradient and precision.grad_partial is None
     long = max(case.recipe.sizes.get(letter, 1) for letter in "NM") > min(
         precision.grad_block_q, precision.grad_block_k
     )
-    if dtype not in HALVES or not (is_open and long):
-        return None
-    declared = {dtype: replace(precision, grad_partial=FORMATS[dtype])}
-    try:
-        judge(replace(implementation, precisions=implementation.precisions | declared), case)
-    except (Disagreement, Unsupported):
-        return None
-    backend, names = implementation.backend, (implementation.operation.name, implementation.name)
-    fields = find_fields(backend.precision, *names, dtype) | {"grad_partial": dtype}
-    words = say.PARTIALS_DECLARED.format(dtype=dtype, declared=dumps({dtype: fields}))
-    return Cause(words, (Explanation(say.PARTIALS.format(dtype=dtype), words),))
+    freed = {dtype: replace(precision, grad_partial=FORMATS[dtype])}
+    precisions = implementation.precisions | freed
+    return is_open and long and is_right(replace(implementation, precisions=precisions), case)

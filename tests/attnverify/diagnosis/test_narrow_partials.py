@@ -11,7 +11,7 @@ import pytest
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.narrow_partials import find_narrow_partials
+from attnverify.diagnosis.narrow_partials import HALVES, find_narrow_partials
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.replay import replay
 from attnverify.inputs.real.calls import far_calls
@@ -38,7 +38,8 @@ def scaled_dot_product_attention_grad(d_output, query, key, value):
 """
 LARGE = far_calls(CATALOGUE["scaled_dot_product_attention_grad"], "default")[-1]
 CASE = case_of(LARGE, "float16")
-LINE = '{"float16": {"grad_partial": "float16"}}'
+LINE = '{"float16": {"grad_partial": "float16"}, "bfloat16": {"grad_partial": "bfloat16"}}'
+ALONE = '{"float16": {"grad_partial": "float16"}}'
 
 
 def gradient(folder: Path, declared: str = "", factor: float = 1) -> Implementation:
@@ -56,6 +57,15 @@ def test_the_declaration_is_told_and_passes(tmp_path: Path) -> None:
     cause = find_narrow_partials(made, CASE)
     assert cause is not None and LINE in str(cause)
     judge(gradient(tmp_path, f"PRECISION = {LINE}"), CASE)
+
+
+def test_the_line_of_both_dtypes_is_one(tmp_path: Path) -> None:
+    """A second line of PRECISION would take the place of the first."""
+    made = gradient(tmp_path)
+    one, other = (find_narrow_partials(made, case_of(LARGE, dtype)) for dtype in HALVES)
+    assert one is not None and one == other
+    alone = find_narrow_partials(gradient(tmp_path, 'DTYPES = ("float16",)'), CASE)
+    assert alone is not None and f"declare PRECISION = {ALONE}, " in str(alone)
 
 
 def test_a_replay_tells_the_same(tmp_path: Path) -> None:
