@@ -262,9 +262,9 @@ def lines_to_add(
         told = [f"{reason} ({', '.join(dict.fromkeys(d))})" for reason, d in reasons.items()]
         without = {dtype for dtypes in reasons.values() for dtype in dtypes}
         yield f"{backend} {'; '.join(told)}; if meant so, add"
+        yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
         witnesses = (seen[backend, reason] for reason in reasons)
         yield from (f"  seen: {witness}" for witness in witnesses if witness)
-        yield f"  {line_of(name, without, declared.get(backend, Declarations()))}"
     yield from describe_refused_masks(tallies, declared)
     yield from describe_shown(backends, tallies)
     yield from describe_uncompiled(tallies)

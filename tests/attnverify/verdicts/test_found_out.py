@@ -132,7 +132,7 @@ def test_each_finding_comes_with_the_line_to_add(tmp_path: Path) -> None:
     without = judge_file(tmp_path, attention(change=DETACHED), "float32", "gradients").as_dict()
     declared = {"mine": Declarations(features={"float mask": False})}
     lines = list(lines_to_add([narrow, without], declared))
-    assert lines.pop(1).startswith("  seen: got ")
+    assert lines.pop(2).startswith("  seen: got ")  # the sentence and its line stay together
     assert lines == [
         "mine computes in float32 (float64); if meant so, add",
         '  DTYPES = ("float32", "float16", "bfloat16")',
