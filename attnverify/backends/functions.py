@@ -132,7 +132,7 @@ def implementations(
         if mapping := getattr(adapted, "mapping", ""):
             backend.notes.append(f"{name} is called with {mapping}")
         if unjudged := getattr(adapted, "unjudged", []):
-            backend.notes.append(f"{name}: {adapted.unjudged_words}")
+            backend.notes.append(f"{name}: {getattr(adapted, 'unjudged_words', '')}")
             backend.unjudged.setdefault(operation.name, []).extend(unjudged)
         yield Implementation(backend, operation, how, adapted)
         yield from gradient_by_autograd(backend, operation, how, adapted, functions)

@@ -154,7 +154,8 @@ class Binding:
         alone = [name for name in self.unused if name not in self.near]
         left = f"{NEVER_GIVEN}{' and '.join(alone)}" if alone else ""
         causal = self.operation.mask == "mask"
-        said = dict.fromkeys(self.flags, CAUSAL_MASK if causal else None) | self.near
+        flagged = CAUSAL_MASK if causal else None
+        said: dict[str, str | None] = {**dict.fromkeys(self.flags, flagged), **self.near}
         what = [f"{n}=True" for n in self.flags] + [f"{n} (never given)" for n in self.near]
         how = ["where the mask is causal"] * bool(causal and self.flags)
         how += [f"as {own}{SENSE.get(own, '')}" for own in self.near.values()]

@@ -61,6 +61,7 @@ class Counts:
     def __init__(self) -> None:
         self.start = time.monotonic()
         self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
+        self.least = math.inf
         self.running: dict[str, None] = {}
         self.here, self.there = (
             announce.set(
@@ -148,7 +149,10 @@ class Counts:
         )
         left = self.seconds_left()
         if left is not None and self.done < self.total:
-            told += f", about {clock(left)} left"
+            # what is told never rises, and says so where more is to be expected than was told
+            self.least = min(self.least, left)
+            word = "over" if left > self.least else "about"
+            told += f", {word} {clock(self.least)} left"
         whole = "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
         names = (whole, f": {whole.rpartition('-')[2]}" if "-" in whole else "", "")
         return next((told + name for name in names if len(told + name) <= width), told[:width])
