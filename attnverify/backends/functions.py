@@ -315,9 +315,10 @@ def why_no_layer(module: Any, declared: Declarations) -> str:
     try:
         bind(as_function(module, own, declared.arguments), own, declared)
     except ValueError as error:
-        return f"{TAKEN_FOR_LAYER.format(operation=operation)}{error}"
+        name = getattr(module, "__name__", type(module).__name__)
+        return f"{TAKEN_FOR_LAYER}{operation}{AS_MUCH_AS}{name}, and not judged: {error}"
     return ""
 
 
-TAKEN_FOR_LAYER = "taken for {operation}, which takes as much, and not judged: "
+TAKEN_FOR_LAYER, AS_MUCH_AS = "taken for ", ", which takes as much as "
 """How the reason begins why a class of torch that has a name of its own cannot be called."""

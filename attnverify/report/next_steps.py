@@ -17,7 +17,7 @@ from attnverify.backends.declarations import (
     TAKES_NO,
     Declarations,
 )
-from attnverify.backends.functions import GUESSED, HAS_OTHERS, TAKEN_FOR_LAYER
+from attnverify.backends.functions import AS_MUCH_AS, GUESSED, HAS_OTHERS, TAKEN_FOR_LAYER
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
@@ -27,6 +27,7 @@ from attnverify.options import ANSWER, FAILURES
 from attnverify.precision import find_fields
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.table import in_full, number_of
+from attnverify.report.terminal_colours import has_copied
 from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
 from attnverify.verdicts.tally import JUDGED, is_unexpected_pass, most_common, rung_of
 
@@ -79,7 +80,9 @@ def describe_outcomes(
         own = [tally for tally in tallies if tally["backend"] == backend.name]
         if backend.broken or backend.missing:
             state = "broken" if backend.broken else "missing"
-            yield f"{backend.source}: {state} ({backend.broken or backend.missing})"
+            why = backend.broken or backend.missing
+            told = f"{state}: {why}" if has_copied(why) else f"{state} ({why})"
+            yield f"{backend.source}: {told}"
         else:
             left = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
             left += [] if wrong_cells(run, own) else never_given(backend, own)
@@ -349,10 +352,9 @@ def for_backend(backend: Any, operations: tuple[str, ...] = ()) -> Iterator[str]
         )
     elif (backend.broken or "").startswith("cannot be imported") and fails_in_python(backend):
         yield from see_its_import(backend)
-    elif (backend.broken or "").startswith(TAKEN_FOR_LAYER.partition("{")[0]):
-        place = (
-            backend.source if parse_source(backend.source).function else f"{backend.source}:CLASS"
-        )
+    elif (backend.broken or "").startswith(TAKEN_FOR_LAYER):
+        name = backend.broken.partition(AS_MUCH_AS)[2].partition(",")[0]
+        place = backend.source + f":{name}" * (not parse_source(backend.source).function)
         yield f"next, if it is another operation: attnverify run {shlex.quote(place)}=OPERATION"
     elif (backend.broken or "").startswith("names no operation"):
         asked = operations[0] if len(operations) == 1 else "OPERATION"

@@ -193,7 +193,7 @@ def by_no_name(of: type, what: str, unknown: list[str], known: tuple[str, ...]) 
     s, are, they = ("s", "are", "they are") if len(unknown) > 1 else ("", "is", "it is")
     return UnknownArgument(
         f"{of.__name__}: its {what}{s} {', '.join(unknown)} {are} known by no name; say what "
-        f"{they}, perhaps ARGUMENTS = {{{pairs}}}, each by one of {', '.join(known)}"
+        f"{they}, each by one of {', '.join(known)}, perhaps: ARGUMENTS = {{{pairs}}}"
     )
 
 
@@ -217,8 +217,12 @@ def place_weights(
     if unknown:
         known = {letter for role, _ in places.values() for letter in role}
         missing = [role for role in names if role not in known]
+        wide = {owner: parts_in(made, owner, missing) for owner in unknown}
+        missing = [role for role in missing if role not in "".join(wide.values())]
         joined = [role for role in JOINED if role == "".join(missing) and len(unknown) == 1]
-        ordered = dict.fromkeys((*joined, *missing, *names, *JOINED))
+        left = iter(dict.fromkeys((*joined, *missing, *names, *JOINED)))
+        said_first = [wide[owner] or next(left, "q") for owner in unknown]
+        ordered = dict.fromkeys((*said_first, *names, *JOINED))
         raise by_no_name(type(made), "weight", unknown, (*ordered,))
     weights = [place for name, place in places.items() if made.get_parameter(name).ndim == 2]
     found = sorted(letter for role, head in weights if not head for letter in role)
@@ -228,6 +232,13 @@ def place_weights(
             f"{', '.join(places) or 'none'}"
         )
     return places
+
+
+def parts_in(made: Any, owner: str, missing: list[str]) -> str:
+    """Say which of the missing roles a weight has that is twice or three times as long as wide."""
+    shape = next((tuple(p.shape) for n, p in made.named_parameters() if n == f"{owner}.weight"), ())
+    many = shape[0] // shape[1] if len(shape) == 2 and shape[0] % shape[1] == 0 else 0
+    return next((one for one in JOINED if len(one) == many and {*one} <= {*missing}), "")
 
 
 def in_small_letters(name: str) -> str:

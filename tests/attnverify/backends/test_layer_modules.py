@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from attnverify.judge.case import case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.judge.observation import observe
+from attnverify.report.next_steps import describe_outcomes, for_backend
+from attnverify.report.terminal_colours import fold
 from attnverify.verdicts.fitting import CAUSAL
 from attnverify.verdicts.found_out import find_plain_terms
 
@@ -209,8 +212,8 @@ def test_a_bias_that_it_has_no_place_for_is_not_taken(tmp_path: Path) -> None:
         (
             "dim, heads",
             "how_wide, many, dim, heads",
-            "its arguments how_wide, many are known by no name; say what they are, perhaps "
-            'ARGUMENTS = {"how_wide": "d_model", "many": "num_heads"}',
+            'bias, block_size, d_out, d_v, perhaps: ARGUMENTS = {"how_wide": "d_model", "many": '
+            '"num_heads"}',
         ),
         (
             "self.to_q =",
@@ -232,6 +235,17 @@ def test_what_no_name_tells_is_refused_with_it(
     assert words in load(str(tmp_path / "mine.py")).broken
 
 
+def test_the_next_line_names_the_class_and_the_line_to_add_stands_alone(tmp_path: Path) -> None:
+    """It said CLASS, and the line stood in brackets."""
+    text = APART.replace("self.to_q", "self.one")
+    (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n")
+    backend = load(str(tmp_path / "mine.py"))
+    (told,) = for_backend(backend)
+    assert told.endswith("/mine.py:Attention=OPERATION")
+    (last,) = describe_outcomes(SimpleNamespace(backends=[backend]), [])  # type: ignore[arg-type]
+    assert fold(last, 80)[-1] == '  ARGUMENTS = {"one": "q"}'
+
+
 def test_names_mean_what_the_file_says(tmp_path: Path) -> None:
     own = {"dim": "wide", "heads": "many", "to_q": "one", "to_kv": "two", "to_out": "three"}
     text = APART
@@ -251,6 +265,7 @@ def test_names_mean_what_the_file_says(tmp_path: Path) -> None:
         (("to_out",), '{"three.0": "o"}'),
         (("to_kv",), '{"two": "kv"}'),
         (("to_q", "to_out"), '{"one": "q", "three.0": "o"}'),
+        (("to_q", "to_kv", "to_out"), '{"one": "q", "two": "kv", "three.0": "o"}'),
     ],
 )
 def test_the_roles_that_no_known_weight_has_are_guessed(
@@ -261,7 +276,7 @@ def test_the_roles_that_no_known_weight_has_are_guessed(
         text = text.replace(old, own[old])
     (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n")
     broken = load(str(tmp_path / "mine.py")).broken
-    assert f"ARGUMENTS = {said}, each by one of " in broken
+    assert broken.endswith(f", perhaps: ARGUMENTS = {said}")
     assert broken.startswith(f"taken for {SELF}") and "no operation" not in broken
 
 
@@ -283,7 +298,7 @@ def test_a_field_of_a_config_that_nobody_knows_is_told(tmp_path: Path) -> None:
     )
     assert "config.many" in text
     (tmp_path / "mine.py").write_text(f"{HEAD}{text}\n{SELF} = CausalSelfAttention\n")
-    words = "its argument many is known by no name; say what it is, perhaps ARGUMENTS"
+    words = "its argument many is known by no name; say what it is, each by one of"
     assert words in load(str(tmp_path / "mine.py")).broken
 
 
