@@ -80,7 +80,7 @@ def describe_outcomes(
         own = [tally for tally in tallies if tally["backend"] == backend.name]
         if backend.broken or backend.missing:
             state = "broken" if backend.broken else "missing"
-            why = backend.broken or backend.missing
+            why = str(backend.broken or backend.missing)
             told = f"{state}: {why}" if has_copied(why) else f"{state} ({why})"
             yield f"{backend.source}: {told}"
         else:
@@ -126,7 +126,8 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
         told = listed_by_number([one.brief for one in causes])
         if all(one.is_unanswered for one in causes):
             return f"no verdict in {where}: {told}; it is slow, or stuck"
-        return f"wrong in {where}: {told}"
+        only = "gradients of " * all(cell["aspect"] == "gradients" for cell in wrong)
+        return f"wrong in {only}{where}: {told}"
     if any(map(is_unexpected_pass, red)):
         return "a known failure passes: its line must go"
     if red:

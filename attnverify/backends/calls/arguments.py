@@ -159,10 +159,10 @@ class Binding:
         what = [f"{n}=True" for n in self.flags] + [f"{n} (never given)" for n in self.near]
         how = ["where the mask is causal"] * bool(causal and self.flags)
         how += [f"as {own}{SENSE.get(own, '')}" for own in self.near.values()]
-        aim = f"to have that judged {' and '.join(how)}" if how else "if that is meant"
-        it = "is" if len(what) == 1 else "are"
+        be, it = ("is", "it") if len(what) == 1 else ("are", "them")
+        aim = f"to have {it} judged {' and '.join(how)}" if how else "if that is meant"
         line = f"{aim}: {self.declared.line_with(said)}"
-        told = f"{' and '.join(what)} {it} {NOT_JUDGED}{line}" if what else ""
+        told = f"{' and '.join(what)} {be} {NOT_JUDGED}{line}" if what else ""
         return "; ".join(filter(None, (left, told)))
 
 

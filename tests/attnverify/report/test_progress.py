@@ -369,11 +369,15 @@ def test_all_dtypes_leave_room_for_the_cause_in_the_last_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``wrong in float64, float32, float16, bfloat16: it ...`` says less than it could."""
-    cause = SimpleNamespace(required=True, brief="b")
+    cause = SimpleNamespace(required=True, brief="b", is_unanswered=False)
     monkeypatch.setattr("attnverify.report.next_steps.triage", lambda *_: [cause])
     monkeypatch.setattr("attnverify.report.next_steps.wrong_cells", lambda run, own: own[:2])
     run: Any = SimpleNamespace(is_red=lambda tally: True)
-    cells = [{"dtype": dtype} for dtype in ("float32", "float16", "bfloat16")]
+    own = ("float32", "float16", "bfloat16")
+    cells = [{"dtype": dtype, "aspect": "values"} for dtype in own]
     assert describe_outcome(run, "mine", cells[:2]) == "wrong in every dtype: b"
     assert describe_outcome(run, "mine", cells) == "wrong in float32, float16: b"
     assert describe_outcome(run, "mine", cells[:1]) == "wrong in float32: b"
+    cells[0]["aspect"] = "gradients"
+    assert describe_outcome(run, "mine", cells) == "wrong in float32, float16: b"
+    assert describe_outcome(run, "mine", cells[:1]) == "wrong in gradients of float32: b"
