@@ -438,7 +438,7 @@ class Shift:
 def test_a_class_is_told_the_instance_to_judge() -> None:
     Path("mine.py").write_text(CLASS)
     done = verify("run", "mine.py:Shift=shift_right", *VALUES)
-    told = re.search(r"write (.+) in the file, then: attnverify (run \S+)\)", done.output)
+    told = re.search(r"write (.+) in the file, then: attnverify (run \S+)$", done.output, re.M)
     assert done.status == 2 and told is not None
     Path("mine.py").write_text(f"{CLASS}\n\n{told[1]}\n")
     again = verify(*told[2].split(), *VALUES)

@@ -31,7 +31,7 @@ Lines of a whole run, by the columns; what --resume says, to save time, is not c
 the path is.
 """
 
-PROGRESS = re.compile(r"(?m)^(\d+/\d+ cells, .*|loading .* \.\.\.)\n")
+PROGRESS = re.compile(r"(?m)^(\d+/\d+ cells, .*|(loading|looking for) .* \.\.\.)\n")
 """What a busy machine alone is told."""
 
 KERNELS = {
