@@ -19,7 +19,9 @@ from attnverify.derived.budgets.state import Errors, round_off
 from attnverify.derived.budgets.sums import Rule, bound_linear, bound_scale
 from attnverify.derived.forms import LINEAR, chosen_alone, is_scale, source_of
 from attnverify.derived.tracing.node import Node, refuse
+from attnverify.precision import FORMATS
 
+SINGLE = FORMATS["float32"].u
 CUTS = ("rint", "floor", "ceil", "trunc")
 
 
@@ -146,21 +148,24 @@ def _multiply(at: Errors, node: Node) -> Rule:
 def _slope_by_output(at: Errors, node: Node) -> ndarray | float:
     """
     The slope of a sigmoid 1 / (1 + e), which is made of its output as s (1 - s): where s is nearly
-    1, the difference keeps the rounding of s, gamma(2) of the adjoint times 1 + e.
+    1, the difference keeps the roundings of s, gamma(2) of the adjoint times 1 + e; gamma(4) where
+    a GPU's own quotient is 2 ulps off, which are two roundings there.
     """
     for e, d in (node.inputs, node.inputs[::-1]):
         if e.name == "exp" and d.name == "divide":
             divisor = d.inputs[1]
             if divisor.name == "add" and e in map(source_of, divisor.inputs):
                 u = max(at.P.stage.u, at.P.softmax.u)
-                return gamma(2, u) * at.size(d) * at.size(divisor)
+                return gamma(2 + 2 * (u == SINGLE), u) * at.size(d) * at.size(divisor)
     return 0.0
 
 
 def _divide(at: Errors, node: Node) -> Rule:
     """
     (Ea + |q| Eb) / (|b| - Eb), and never more than what a divisor from there to infinity leaves:
-    (|a| + Ea) / low + |q|. A sum in the dividend may be divided term by term.
+    (|a| + Ea) / low + |q|. A sum in the dividend may be divided term by term. A GPU's own quotient
+    of float32 numbers, Triton's too, is 2 ulps from the rounded one (``div.full.f32``, PTX ISA):
+    gamma(5); other ones are made by a reciprocal. A row has as much to spare in its exponentials.
     """
     (a, b), x, u = node.inputs, np.abs(node.value), _unit(at, node)
     low = at.lowest(b)
@@ -170,7 +175,7 @@ def _divide(at: Errors, node: Node) -> Rule:
     is_row = node in at.graph.rows
     if is_row:
         propagated = bound_row_quotient(at, node, propagated)
-    L = gamma(2 if is_row else 3, u) * (x + propagated)
+    L = gamma(2 if is_row else 5 if u == SINGLE else 3, u) * (x + propagated)
     L = L if is_row else L + _stored_reciprocal(at, node)
     if at.P.by_lse or at.graph.backward:
         L = L + normaliser_error(at, node) * (x + propagated)

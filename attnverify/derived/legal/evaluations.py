@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import Derived
-from attnverify.derived.budgets.elementwise import undecided
+from attnverify.derived.budgets.elementwise import SINGLE, undecided
 from attnverify.derived.budgets.roles import also_kept, kept
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.legal.rewritings import rewritten
@@ -35,6 +35,12 @@ def rounded(x: ndarray, fmt: Format) -> ndarray:
         step = np.ldexp(1.0, np.maximum(exponent - fmt.p, fmt.emin - fmt.p + 1))
         found = np.where(np.isfinite(x), np.rint(x / step) * step, x)
     return np.where(np.abs(found) > fmt.max, np.copysign(np.inf, x), found)
+
+
+def moved(x: ndarray, fmt: Format, ulps: float, rng: np.random.Generator) -> ndarray:
+    """Move numbers by so many ulps at most, all to one side or each to its own."""
+    sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, x.shape)
+    return x * (1 + sign * 2 * fmt.u * ulps * 0.99)
 
 
 READ_BEFORE = 0.3
@@ -139,7 +145,7 @@ class Evaluation:
                         f"{''.join(letters)},{out}->{out}", total, np.ones(node.shape)
                     )
         found = self.product(node, factors, rng)
-        return found if divisor is None else self.acc(found / divisor)
+        return found if divisor is None else self.quotient(found / divisor, rng)
 
     def product(self, node: Node, factors: list[ndarray], rng: np.random.Generator) -> ndarray:
         """Multiply as a node does, these factors."""
@@ -164,7 +170,7 @@ class Evaluation:
         if node.name in ERRING:
             exact = self.at.constants & (self.values[node.inputs[0]] == 0)
             found = np.where(exact, found, self.erring(node.name, found, rng))
-        return self.acc(found)
+        return self.quotient(found, rng) if node.name == "divide" else self.acc(found)
 
     def erring(self, name: str, x: ndarray, rng: np.random.Generator) -> ndarray:
         """
@@ -173,9 +179,13 @@ class Evaluation:
         """
         P = self.at.P
         fmt = P.acc if ERRING[name] == "sin_ulps" else P.softmax
-        unit = 2 * fmt.u * (getattr(P, ERRING[name]) - 0.5) * 0.99
-        sign = rng.choice([-1.0, 1.0]) if rng.random() < 0.5 else rng.uniform(-1, 1, x.shape)
-        return x * (1 + sign * unit)
+        return moved(x, fmt, getattr(P, ERRING[name]) - 0.5, rng)
+
+    def quotient(self, x: ndarray, rng: np.random.Generator) -> ndarray:
+        """Round a quotient; in float32 a GPU's own is up to 2 ulps from that."""
+        fmt = self.at.P.acc
+        approximate = fmt.u == SINGLE and not self.at.constants and rng.random() < 0.5
+        return self.acc(moved(self.acc(x), fmt, 2, rng) if approximate else x)
 
     def acc(self, x: ndarray) -> ndarray:
         return rounded(x, self.at.P.acc)

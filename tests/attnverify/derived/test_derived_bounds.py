@@ -289,3 +289,36 @@ def test_an_adjoint_times_a_slope_holds_every_product(spread: Any) -> None:
         for by, slope_by in product((-1, 1), repeat=2):
             found = (gm + by * gr)[:, 1:] * (slope + slope_by * spread)[1:]
             assert (np.abs(found - m[:, 1:]) <= r[:, 1:] * (1 + 1e-12)).all()
+
+
+# a GPU's own quotient, 2 ulps from the rounded one
+
+
+def off_by_two(x: ndarray) -> ndarray:
+    """Numbers of float32, two steps from the rounded ones."""
+    single = x.astype(np.float32)
+    return np.nextafter(np.nextafter(single, np.float32(-np.inf)), np.float32(-np.inf)).astype(
+        float
+    )
+
+
+def test_a_quotient_of_a_gpu_is_within_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(1, 2, 4000).astype(np.float32).astype(float) for _ in range(2))
+    P = PRESETS["stepwise"](FORMATS["float32"])
+    found = derive(lambda a, b: a / b, {"a": a, "b": b})
+    limit = found.errors(P)[0]
+    assert (np.abs(off_by_two(a / b) - a / b) <= limit).all()
+    assert (np.abs((1 + 2.0**-20) * a / b - a / b) > limit).all()
+
+
+def test_so_is_the_slope_of_a_sigmoid_that_is_made_of_it() -> None:
+    """As a x sigmoid(x) has its gradient in kernels: its output s, which is nearly 1, in 1 - s."""
+    x = np.linspace(12, 20, 4001).astype(np.float32).astype(float)
+    gated = {"x": x, "w": np.ones_like(x)}
+    found = derive_gradient(lambda x, w: w * x / (1 + np.exp(-x)), gated, [np.ones_like(x)], ["x"])
+    limit = found.errors(PRESETS["stepwise"](FORMATS["float32"]))[0]
+    s = off_by_two(1 / (1 + np.exp(-x)).astype(np.float32).astype(float))
+    assert (np.abs(x * s * (1 - s) + s - found.values[0]) <= limit).all()
+    s = 1 / (1 + np.exp(-x)) - 2.0**-20
+    assert (np.abs(x * s * (1 - s) + s - found.values[0]) > limit).all()

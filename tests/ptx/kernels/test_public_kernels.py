@@ -12,9 +12,8 @@ import pytest
 from attnverify.backends.loader import load
 
 FOLDER = Path(__file__).parents[3] / "examples" / "public_kernels"
-ADAPTERS = sorted(
-    path for path in FOLDER.glob("*.py") if path.stem not in ("checkouts", "planted_bugs")
-)
+BESIDE = ("checkouts", "planted_bugs", "specifications")
+ADAPTERS = sorted(path for path in FOLDER.glob("*.py") if path.stem not in BESIDE)
 
 
 def checkouts() -> ModuleType:
@@ -35,7 +34,9 @@ def test_each_says_what_it_wants(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_each_says_where_its_kernel_comes_from(path: Path) -> None:
     told = path.read_text().split('"""')[1]
     assert all(word in told for word in ("seen", "git clone https://github.com/", "Adapted:"))
-    assert any(licence in told for licence in ("(MIT", "(Apache-2.0)", "(BSD-3-Clause)"))
+    assert any(
+        licence in told for licence in ("(MIT", "(Apache-2.0)", "(BSD-2-Clause)", "(BSD-3-Clause)")
+    )
 
 
 def test_replacements_are_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
