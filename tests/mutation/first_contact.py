@@ -69,15 +69,15 @@ FIRST_CONTACT = (
     Sabotage(
         "first contact 4: what was compiled is kept for ever",
         "attnverify/verdicts/columns.py",
-        "        backend.library.forget()\n",
+        "        cell.implementation.library.forget()\n",
         "        pass\n",
         ("tests/attnverify/verdicts/test_shown.py",),
     ),
     Sabotage(
         "first contact 4: float64 is asked of a JAX that has none",
         "attnverify/verdicts/columns.py",
-        "    if reason := library.unsupported(cell.dtype):\n",
-        "    if reason := library.unsupported(cell.dtype) and '':\n",
+        "    if reason := cell.implementation.library.unsupported(cell.dtype):\n",
+        "    if reason := cell.implementation.library.unsupported(cell.dtype) and '':\n",
         (FOUND_OUT, "-k", "library_has_not"),
     ),
     # what lies in .attnverify changes no verdict
