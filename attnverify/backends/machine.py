@@ -171,7 +171,8 @@ def find_machine(path: Path) -> Machine | None:
     names = {name for tree in trees for name in imported_names(tree)}
     declared = next((name for tree in trees for name in _declared_target(tree)), None)
     inline = any(_handles(tree, INLINE) for tree in trees)
-    triton = "triton" in names or ((declared or inline) and "torch" in names)
+    is_cupy = "cupy" in names and "torch" not in names
+    triton = "triton" in names or (inline and "torch" in names) or (declared and not is_cupy)
     library = "torch" if triton else "cupy" if "cupy" in names else None
     asked = chosen_machine()
     if asked is not None and "torch" in names:

@@ -158,24 +158,36 @@ def submodules(package: ModuleType) -> list[ModuleType]:
 
 
 def imported_library(modules: list[ModuleType]) -> str:
-    """Return the library whose arrays a backend's modules handle, judged by what they import."""
+    """
+    Return the library whose arrays a backend's modules handle, judged by what they import, or what
+    they have their names from: in their folder, else anywhere.
+    """
     layer, seen = modules, {*modules}
     while layer:
-        imported = {name for module in layer for name in packages_in(source_of(module))}
-        if library := next((name for name in LIBRARIES if name in imported), ""):
+        if library := library_in(layer):
             return library
         layer = [near for module in layer for near in neighbours(module) if near not in seen]
         seen |= {*layer}
-    return "numpy"
+    return library_in([one for module in modules for one in named_modules(module)]) or "numpy"
+
+
+def library_in(modules: list[ModuleType]) -> str:
+    imported = {name for module in modules for name in packages_in(source_of(module))}
+    return next((name for name in LIBRARIES if name in imported), "")
 
 
 def neighbours(module: ModuleType) -> list[ModuleType]:
     """List the modules of its folder that a module has its names from: they may do the work."""
+    folder = folder_of(module)
+    return [one for one in named_modules(module) if folder and folder_of(one) == folder]
+
+
+def named_modules(module: ModuleType) -> list[ModuleType]:
+    """List the modules that a module has its names from."""
     things = vars(module).values()
     names = [getattr(t, "__module__", None) or getattr(t, "__name__", None) for t in things]
     found = [sys.modules[name] for name in names if isinstance(name, str) and name in sys.modules]
-    folder = folder_of(module)
-    return [one for one in dict.fromkeys(found) if folder and folder_of(one) == folder]
+    return [*dict.fromkeys(found)]
 
 
 def folder_of(module: ModuleType) -> Path | None:

@@ -12,8 +12,6 @@ Adapted: nothing; the loss, which is float32 always, is returned in the dtype of
 import sys
 from pathlib import Path
 
-import torch  # noqa: F401
-
 sys.path.append(str(Path(__file__).parent))
 from checkouts import load
 

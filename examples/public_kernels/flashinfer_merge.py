@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import torch  # noqa: F401
-
 sys.path.append(str(Path(__file__).parent))
 from checkouts import checkout
 

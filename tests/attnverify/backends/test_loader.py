@@ -283,6 +283,25 @@ def test_arrays_may_be_declared(tmp_path: Path) -> None:
     assert backend.library is not None and backend.library.name == "torch" and passes(only(backend))
 
 
+def test_the_library_is_that_of_a_package_that_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few lines, beside what is installed, imports nothing else."""
+    kernels = tmp_path / "installed" / "kernels_of_others.py"
+    kernels.parent.mkdir()
+    kernels.write_text("import torch\n\ndef rows(score):\n    return torch.softmax(score, -1)\n")
+    monkeypatch.syspath_prepend(str(kernels.parent))
+    body = "PRECISION = 'eager'\ndef softmax(score, mask=None):\n    return "
+    for text in (
+        f"import kernels_of_others\n{body}kernels_of_others.rows(score)\n",
+        f"from kernels_of_others import rows\n{body}rows(score)\n",
+    ):
+        (tmp_path / "own").mkdir(exist_ok=True)
+        backend = loaded(tmp_path / "own", text)
+        assert backend.library is not None and backend.library.name == "torch"
+        assert passes(only(backend))
+
+
 def test_a_file_without_imports_handles_numpy(tmp_path: Path) -> None:
     backend = loaded(tmp_path, "PRECISION = 'eager'\ndef shift_right(x):\n    return x\n")
     assert backend.library is not None and backend.library.name == "numpy"

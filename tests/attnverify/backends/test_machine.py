@@ -130,6 +130,10 @@ def test_a_file_that_names_a_gpu_gets_one_for_kernels_from_elsewhere(tmp_path: P
     assert find_machine(file) is None
     file.write_text('import torch\nTARGET = "sm_80"\n')
     assert find_machine(file) == Machine(80, "torch")
+    file.write_text('from kernels import attention\nTARGET = "sm_80"\n')
+    assert find_machine(file) == Machine(80, "torch")
+    file.write_text('import cupy\nTARGET = "sm_80"\n')
+    assert find_machine(file) == Machine(80, "cupy")
 
 
 def test_as_many_configurations_are_judged_as_the_longest_list_has() -> None:
