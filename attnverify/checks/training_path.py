@@ -39,7 +39,7 @@ from attnverify.judge.judging import (
     hold_recorded,
     is_right,
 )
-from attnverify.judge.side_effects import leaf_paths
+from attnverify.judge.side_effects import leaf_paths, snapshot
 from attnverify.precision import FORMATS, Format
 
 Check = Callable[[Implementation, str], None]
@@ -160,7 +160,8 @@ def judge_some_inputs(
 def judge_subset(implementation: Implementation, case: Case, words: str, subset: Subset) -> None:
     expected, limits = gradients_of(case, implementation)
     step = partial(one_step, implementation, subset)
-    outputs, grads = made_by(implementation, case, step)
+    given = to_backend_arrays(implementation, case)
+    outputs, grads = made_by(implementation, given, step)
     forward = forward_implementation(implementation)
     hold_recorded(outputs, case.forward, forward, f"while a graph records {words}")
     for number in sorted(subset):
@@ -175,9 +176,8 @@ def judge_second_backward(
     """Require the second backward pass through a graph that was retained to be right too."""
 
     def judge_call(_: int, case: Case) -> None:
-        expected, limits = gradients_of(case, implementation)
-        found = made_by(implementation, case, partial(second_backward, implementation))
-        hold(implementation, dtype, found, expected, limits, "second backward pass, gradient")
+        wanted = gradients_of(case, implementation)
+        hold_step(implementation, case, second_backward, *wanted, "second backward pass, gradient")
 
     over_calls(judge_call, implementation, seed, dtype)
 
@@ -201,8 +201,8 @@ def judge_added(operation: str, seed: int, implementation: Implementation, dtype
             rounding_error(x, first + E, fmt)
             for x, first, E, fmt in zip(wanted, once, limits, kept, strict=True)
         ]
-        found = made_by(implementation, case, partial(added_gradients, implementation))
-        hold(implementation, dtype, found, wanted, allowed, "gradients of two calls added to 1")
+        path = "gradients of two calls added to 1"
+        hold_step(implementation, case, added_gradients, wanted, allowed, path)
 
     over_calls(judge_call, implementation, seed, dtype)
 
@@ -243,13 +243,37 @@ def gradients_of(case: Case, implementation: Implementation) -> tuple[list[Any],
     return list(leaves(case.expected)), list(leaves(limits))
 
 
-def made_by(implementation: Implementation, case: Case, step: Callable[..., Any]) -> Any:
-    """Make a step of training with the inputs of a case, where its kernels run."""
+def hold_step(
+    implementation: Implementation,
+    case: Case,
+    step: Callable[..., Any],
+    expected: Any,
+    limits: Any,
+    path: str,
+) -> None:
+    """Raise Disagreement where a step's gradients are wrong; say which inputs it wrote over."""
+    given = to_backend_arrays(implementation, case)
+    kept = partial(snapshot, implementation.library.to_numpy)
+    before = [*map(kept, leaves(given))]
+    found = made_by(implementation, given, partial(step, implementation))
+    try:
+        hold(implementation, case.dtype, found, expected, limits, path)
+    except Disagreement as error:
+        now = zip(leaf_paths(given), map(kept, leaves(given)), before, strict=True)
+        changed = [name for name, after, then in now if after != then]
+        if not changed:
+            raise
+        words = f"the backward pass writes over {', '.join(changed)}; {error}"
+        told = error.kind, error.budget, error.comparison, error.path
+        raise Disagreement(words, *told) from None
+
+
+def made_by(implementation: Implementation, given: dict[str, Any], step: Callable[..., Any]) -> Any:
+    """Make a step of training with these inputs, where its kernels run."""
     if not has_training_path(implementation):
         raise Unsupported("its gradients are not PyTorch's own")
     if (machine := implementation.backend.machine) is not None:
         step = machine.runs(step)
-    given = to_backend_arrays(implementation, case)
     return call(replace(implementation, function=step), given)
 
 

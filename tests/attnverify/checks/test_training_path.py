@@ -165,3 +165,35 @@ def test_only_pytorchs_own_gradients_are_asked() -> None:
         name in checks(OWN["sound"].operation.name, "gradients", "default", 0) for name in names
     )
     assert not training_checks("softmax", 0) and CATALOGUE["softmax_grad"].is_gradient
+
+
+OVER_ITS_INPUT = """
+import torch
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, score):
+        ctx.save_for_backward(score)
+        return torch.softmax(score, -1)
+
+    @staticmethod
+    def backward(ctx, d_output):
+        (score,) = ctx.saved_tensors
+        p = torch.softmax(score, -1)
+        d = p * (d_output - (d_output * p).sum(-1, keepdim=True))
+        score.data.copy_(d)
+        return d
+
+def softmax(score):
+    return Rows.apply(score)
+"""
+
+
+def test_a_backward_pass_that_writes_over_its_inputs_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OVER_ITS_INPUT)
+    own = next(
+        x for x in load(str(tmp_path / "mine.py")).implementations if x.operation.is_gradient
+    )
+    found = objections(own)
+    assert len(found) == 2
+    assert all("the backward pass writes over score; " in words for words in found)
