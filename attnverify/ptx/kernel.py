@@ -14,6 +14,7 @@ from attnverify.ptx import instructions
 from attnverify.ptx.arguments import Argument, packed, paired, placed_argument, three
 from attnverify.ptx.decode import Form, Step, decoded
 from attnverify.ptx.execution.machine import NEVER, Machine, Setup
+from attnverify.ptx.execution.meeting import ranks_of
 from attnverify.ptx.execution.schedule import run_all
 from attnverify.ptx.findings import NotUnderstood
 from attnverify.ptx.kinds import BITS
@@ -115,6 +116,11 @@ class Kernel:
     def steps(self) -> list[Step]:
         """A closure for each instruction."""
         return [decoded(each, self) for each in self.program.instructions]
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Which instructions go first, where threads stand at several."""
+        return ranks_of(self.program)
 
     # what builders ask
 

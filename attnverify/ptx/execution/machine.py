@@ -1,7 +1,7 @@
 """
 The machine: some blocks of a grid, all their threads side by side, one instruction at a time.
 
-Threads that stand at the same instruction go on together, those at the lowest one first, until they
+Threads that stand at the same instruction go on together, those of the least rank first, until they
 meet the next ones: so threads that took different ways join again. Blocks that are executed
 together share every NumPy call. Threads that go round in a loop in which they only look at what
 others may change, rest until those have had their turn: of these blocks, and of the ones behind.
@@ -98,7 +98,7 @@ class Machine:
         self.alive = thread < self.count
         self.launched = np.arange(self.width) < self.count
         self.everyone = np.arange(self.lanes)
-        self.registers = list(kernel.blank)
+        self.registers, self.ranks = list(kernel.blank), np.array(kernel.ranks)
         self.shared = Shared(
             len(blocks),
             kernel.dynamic_start + setup.shared if setup.shared else kernel.shared_size,
@@ -347,13 +347,13 @@ class Machine:
                         tell_deadlock(self)
                     return self.wake()
                 continue
-            first = int(self.at[ready].min())
-            here = ready & (self.at == first)
-            others = self.at[ready & ~here]
+            ranks = self.ranks[self.at]
+            here = ready & (ranks == ranks[ready].min())
+            others = ranks[ready & ~here]
             self.here = None if np.count_nonzero(here) == self.lanes else here
             if not others.size:
                 self.count_turns()
-            self.go(first, int(others.min()) if others.size else NEVER)
+            self.go(int(self.at[here.argmax()]), int(others.min()) if others.size else NEVER)
 
     def wake(self) -> bool:
         """Those that rest have their turn again when others have had theirs."""
@@ -378,7 +378,8 @@ class Machine:
     def go(self, index: int, meeting: int) -> None:
         """The threads that are here, until they part, wait, end, rest, or meet the next ones."""
         steps, self.mask, last = self.kernel.steps, self.here, self.kernel.last
-        while index < meeting:
+        ranks = self.kernel.ranks
+        while ranks[index] < meeting:
             if index > last:
                 self.end()
                 return

@@ -172,6 +172,40 @@ def test_loops_run_as_often_as_each_thread_wants() -> None:
     assert list(run(body)) == [3 * (lane + 1) for lane in LANES]
 
 
+LAID_OUT = {
+    "a side": (
+        "bra.uni START; LOW: mov.u32 %v, 1; JOIN: bar.sync 0; bra.uni END; "
+        "START: @%p bra LOW; mov.u32 %v, 2; bra.uni JOIN;",
+        [1] * 16 + [2] * 16,
+    ),
+    "a side in a loop": (
+        "bra.uni HEAD; LOW: add.u32 %v, %v, 1; NEXT: bar.sync 0; add.u32 %w, %w, 1; "
+        "setp.lt.u32 %q, %w, 3; @%q bra HEAD; bra.uni END; "
+        "HEAD: @%p bra LOW; add.u32 %v, %v, 2; bra.uni NEXT;",
+        [3] * 16 + [6] * 16,
+    ),
+    "what follows a loop": (
+        "bra.uni HEAD; OUT: bar.sync 0; bra.uni END; HEAD: add.u32 %v, %v, 3; sub.u32 %t, %t, 1; "
+        "setp.ge.s32 %q, %t, 0; @%q bra HEAD; bra.uni OUT;",
+        [3 * (lane + 1) for lane in LANES],
+    ),
+}
+"""Texts with a branch back to what is no loop, as LLVM lays them out; a barrier where ways meet."""
+
+
+@pytest.mark.parametrize("what", LAID_OUT)
+def test_ways_meet_wherever_the_text_has_them(what: str) -> None:
+    body, wanted = LAID_OUT[what]
+    begin = ".reg .pred %q; mov.u32 %v, 0; mov.u32 %w, 0; "
+    assert list(run(f"{begin}{body} END: st.global.u32 [%at], %v;")) == wanted
+
+
+def test_instructions_go_in_the_order_of_the_text_where_ways_meet_in_it() -> None:
+    body = "AGAIN: sub.u32 %t, %t, 1; @%p bra ON; mov.u32 %v, 1; ON: @!%p bra AGAIN;"
+    found = kernel(BRANCHED + body, [".u64 out"])
+    assert found.ranks == [*range(found.last + 2)]
+
+
 def test_threads_that_have_ended_write_nothing() -> None:
     assert list(run("@%p exit; mov.u32 %v, 7; st.global.u32 [%at], %v;")) == [0] * 16 + [7] * 16
 
