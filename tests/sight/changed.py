@@ -28,7 +28,10 @@ from tests.support.run_attnverify import verify
 
 DTYPE = "float32"
 MORE = 300
-"""So many draws of another seed hold what has passed."""
+"""
+So many draws of another seed hold what has passed, without those of subnormal numbers: weights that
+are kept smaller by a size, and divided by as much at the end, lose digits there alone.
+"""
 
 
 def passed(own: Implementation, recipes: Sequence[Recipe]) -> list[Case]:
@@ -50,7 +53,8 @@ def unseen(
     few = draw_recipes(name, "any", PROFILES["quick"], 0)
     quick = passed(own, (*fixed_cases(name), *required_cases(name), *few))
     quick += [case for case in larger_calls(own, DTYPE) if outcome(own, case) == "passed"]
-    more = passed(own, draw_recipes(name, "any", MORE, seed + 1))
+    drawn = draw_recipes(name, "any", MORE, seed + 1)
+    more = passed(own, [recipe for recipe in drawn if recipe.values["family"] != "subnormal"])
     found = [*single_changes(copies.text, *reached_by(copies, quick))]
     random.Random(seed).shuffle(found)
     for number, change in enumerate(found[:changes], 1):

@@ -15,13 +15,11 @@ from attnverify.derived.budgets.rows import (
     normaliser_error,
     weight_times_gradient,
 )
-from attnverify.derived.budgets.state import Errors, round_off
+from attnverify.derived.budgets.state import SINGLE, Errors, round_off
 from attnverify.derived.budgets.sums import Rule, bound_linear, bound_scale
 from attnverify.derived.forms import LINEAR, chosen_alone, is_scale, source_of
 from attnverify.derived.tracing.node import Node, refuse
-from attnverify.precision import FORMATS
 
-SINGLE = FORMATS["float32"].u
 CUTS = ("rint", "floor", "ceil", "trunc")
 
 

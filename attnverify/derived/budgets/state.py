@@ -9,9 +9,10 @@ from attnverify.bounds.error_rules import gamma
 from attnverify.derived.forms import factor_of, is_scale, scaled_input
 from attnverify.derived.graph import Graph
 from attnverify.derived.tracing.node import Node
-from attnverify.precision import Format, Precision
+from attnverify.precision import FORMATS, Format, Precision
 
 TINIEST = 1e-320
+SINGLE = FORMATS["float32"].u
 
 
 @dataclass

@@ -16,7 +16,7 @@ from numpy import ndarray
 from attnverify.bounds.error_rules import accumulation_error, gamma, underflow
 from attnverify.derived.budgets.keeping import keeping
 from attnverify.derived.budgets.roles import is_power_of_two
-from attnverify.derived.budgets.state import Errors, round_off
+from attnverify.derived.budgets.state import SINGLE, Errors, round_off
 from attnverify.derived.forms import (
     LINEAR,
     factor_of,
@@ -205,7 +205,8 @@ def bound_scale(at: Errors, node: Node) -> Rule:
     """
     A product with a constant: the constant itself (2 u_const) unless it is a power of two; before,
     after or split around a product, as alpha of a BLAS: 4 roundings of the mass, and the underflow
-    of a scaled factor times the other's sizes.
+    of a scaled factor times the other's sizes. A GPU's own quotient, by a power of two as well, is
+    2 ulps from the rounded one, which is less than these.
     """
     P, x, c = at.P, scaled_input(node), factor_of(node)
     propagated = np.abs(c) * at.E[x]
@@ -214,12 +215,15 @@ def bound_scale(at: Errors, node: Node) -> Rule:
     L = np.zeros(node.shape)
     if not exact:
         L = 2 * (P.scale_const or P.acc).u * (size + propagated)
+    is_alpha = x in at.A and _scales_product(x) and c != 1
     if x in at.A:
         at.A[node], at.n[node] = np.abs(c) * at.summed_mass(x), at.n[x]
-        if _scales_product(x) and c != 1:
-            fmt = P.prescale or P.acc
-            lost = at.n[x] * P.acc.eta + 2 * fmt.eta * _largest_other(at, x)
-            L = L + gamma(4, fmt.u) * at.A[node] + lost
+    if is_alpha:
+        fmt = P.prescale or P.acc
+        lost = at.n[x] * P.acc.eta + 2 * fmt.eta * _largest_other(at, x)
+        L = L + gamma(4, fmt.u) * at.A[node] + lost
+    elif node.name == "divide" and P.acc.u == SINGLE and not at.constants:
+        L = L + gamma(5, SINGLE) * (size + propagated)
     if at.graph.backward:
         L = L + _scaled_back(at, node, exact, size, propagated, L)
     return propagated, L + keeping(at, node, propagated + L)

@@ -14,9 +14,9 @@ from numpy import ndarray
 
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import Derived
-from attnverify.derived.budgets.elementwise import SINGLE, undecided
+from attnverify.derived.budgets.elementwise import undecided
 from attnverify.derived.budgets.roles import also_kept, kept
-from attnverify.derived.budgets.state import Errors
+from attnverify.derived.budgets.state import SINGLE, Errors
 from attnverify.derived.legal.rewritings import rewritten
 from attnverify.derived.tracing.elementwise import OTHERS
 from attnverify.derived.tracing.node import COLLECTED, Node

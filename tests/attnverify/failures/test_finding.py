@@ -11,6 +11,7 @@ from attnverify.failures.evidence import DrawnCase, Evidence, Picture
 from attnverify.failures.finding import (
     Finding,
     KnownFailureLine,
+    Mend,
     format_findings,
     offered_line,
 )
@@ -44,6 +45,7 @@ FINDING = Finding(
     evidence=Evidence(PICTURE, DrawnCase("softmax: N=9", PICTURE)),
     at=("mine.py:7",),
     notes=("not recorded: Read-only file system: here",),
+    mend=Mend("mine.py", 7, "with `a` instead of `b`", "in 3 calls"),
     offer=KnownFailureLine("softmax * values : <reason>", "(covers 3 of 3 failures)"),
 )
 TEXT = """\
@@ -54,6 +56,7 @@ TEXT = """\
   recipe: softmax: layout kind=contiguous seed=0, sizes M=2 N=1, values family=normal seed=1
   larger: softmax: N=9: 1 of 2 elements
   not recorded: Read-only file system: here
+  mine.py:7: right with `a` instead of `b` in 3 calls
   known failures: softmax * values : <reason>  (covers 3 of 3 failures)"""
 
 

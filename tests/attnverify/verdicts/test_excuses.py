@@ -116,7 +116,7 @@ def test_somebodys_own_inputs_are_never_excused(tmp_path: Path) -> None:
 
 def test_the_witness_is_printed(tmp_path: Path) -> None:
     tally = judge_file(tmp_path, plain("x.half()"), "float32").as_dict()
-    told, seen, line = lines_to_add([tally], {})
+    told, line, seen = lines_to_add([tally], {})
     assert told == "mine computes in float16 (float32); if meant so, add"
     assert "times the bound of float32" in seen
     assert line.startswith("  DTYPES")

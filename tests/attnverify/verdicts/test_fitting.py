@@ -141,8 +141,11 @@ def test_what_no_case_could_show_is_told_and_the_promised_count_is_reached(tmp_p
     result = judge_file(tmp_path, ONE_SHAPE)
     assert (result.verdict, result.cases >= 20) == ("passed", True)
     assert result.unseen == {
-        "row without keys": "one shape alone",
+        "row without keys": "takes no visible",
         "boolean mask": "takes no visible",
     }
     lines = describe_unseen([result.as_dict()])
-    assert lines[0] == "mine: no row without keys was judged of alibi_attention: one shape alone"
+    assert (
+        lines[0]
+        == "mine: no row without keys or boolean mask was judged of alibi_attention: it takes no visible"
+    )
