@@ -11,6 +11,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "_ext")]
 
 from attnverify import __version__  # noqa: E402
 from attnverify.faults.registry import read_faults  # noqa: E402
+from tests.attnverify.faults.controls.registry import read_controls  # noqa: E402
 
 project = "Attention, verified"
 author = "the attnverify contributors"
@@ -25,10 +26,11 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "book",
 ]
-FAULTS = read_faults()
+FAULTS, CONTROLS = read_faults(), read_controls()
 PUBLIC = [fault for fault in FAULTS.values() if fault.source != "this project"]
 rst_epilog = f"""
 .. |faults| replace:: {len(FAULTS)}
+.. |controls| replace:: {len(CONTROLS)}
 .. |public_faults| replace:: {len(PUBLIC)}
 """
 
