@@ -307,9 +307,18 @@ def test_a_quotient_of_a_gpu_is_within_the_bound() -> None:
     a, b = (rng.uniform(1, 2, 4000).astype(np.float32).astype(float) for _ in range(2))
     P = PRESETS["stepwise"](FORMATS["float32"])
     found = derive(lambda a, b: a / b, {"a": a, "b": b})
-    limit = found.errors(P)[0]
+    limit = found.errors(P)
     assert (np.abs(off_by_two(a / b) - a / b) <= limit).all()
     assert (np.abs((1 + 2.0**-20) * a / b - a / b) > limit).all()
+
+
+@pytest.mark.parametrize("divisor", [2.0, 2.7])
+def test_so_is_one_by_a_constant(divisor: float) -> None:
+    x = np.random.default_rng(0).uniform(1, 4, 4000).astype(np.float32).astype(float)
+    found = derive(lambda x, t=1.0: x / t, {"x": x, "t": divisor})
+    limit = found.errors(PRESETS["stepwise"](FORMATS["float32"]))
+    assert (np.abs(off_by_two(x / divisor) - x / divisor) <= limit).all()
+    assert ((2.0**-20) * x / divisor > limit).all()
 
 
 def test_so_is_the_slope_of_a_sigmoid_that_is_made_of_it() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -386,15 +387,22 @@ def test_what_is_wrong_behind_a_flag_is_mended(tmp_path: Path) -> None:
     own, folder = str(tmp_path / "mine.py"), folder_of_copies(tmp_path)
     found = find_repairs(own, "float32", 300, folder, most=1)
     assert [each["words"] for each in found["mend"]] == ["with `M - N` instead of `1`"]
+    fresh = [case.recipe.mask for case in calls_of(loaded(own).implementations[0], "float32", 1)]
+    assert any(fresh) and not all(fresh)
 
 
 TWO = SOFTMAX.replace("score + mask", "score - mask").replace("np.where(m > -np.inf, m, 0)", "m")
+TWO = TWO.replace("np.divide(e, total, out=np.zeros_like(e), where=total > 0)", "e / total")
 
 
 def test_what_fails_in_another_way_may_do_so_as_before(tmp_path: Path) -> None:
     """NaN of rows without keys stays, beside a mask of the wrong sign that is mended."""
     own, folder = file_with(tmp_path, TWO), folder_of_copies(tmp_path)
-    found = find_repairs(own, "float32", 300, folder, most=1)
+    implementation = loaded(own).implementations[0]
+    cases = calls_of(implementation, "float32")
+    wrong = next(x for x in cases if outcome(implementation, x) == "wrong number")
+    known = [asdict(wrong.recipe)]
+    found = find_repairs(own, "float32", 300, folder, most=1, known=known)
     words = [each["words"] for each in found["mend"]]
     assert words == ["with `score + mask` instead of `score - mask`"]
 
