@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from attnverify.catalogue.operation import CATALOGUE
+
 HIDDEN = {
     "random": "keys at random",
     "sparse": "most keys at random",
@@ -119,6 +121,13 @@ class Words:
                 yield f"{before}{said}{after}", sign, value
 
 
+def options_of_words() -> list[str]:
+    """List the options that are one word of a few, by name."""
+    domains = (each for op in CATALOGUE.values() for each in op.domains.items())
+    words = {name for name, domain in domains if isinstance(next(iter(domain.choices), 0), str)}
+    return sorted(words)
+
+
 FIELDS = {
     "poison": Words("hidden slots hold {}", "hidden slots do not hold {}", POISON),
     "mask.form": Words("a {} is given", "no {} is given", MASKS),
@@ -128,9 +137,11 @@ FIELDS = {
     "layout.kind": Words("the inputs are all {}", "the inputs are not all {}", LAYOUT),
     "values.family": Words("the inputs hold {}", "the inputs do not hold {}", NUMBERS),
     "dropout.p": Words("the dropout is {}", "the dropout is not {}"),
-    "options.align": Words("align is {}", "align is not {}"),
-    "options.mem_len": Words("mem_len is {}", "mem_len is not {}"),
     "options.lead": Words("the leading axes are {}", "the leading axes are not {}"),
+    **{
+        f"options.{name}": Words(f"{name} is {{}}", f"{name} is not {{}}")
+        for name in ("mem_len", *options_of_words())
+    },
 }
 
 

@@ -30,8 +30,10 @@ SEVERAL = 3
 """So many failing cases at least must a candidate explain."""
 NUMBERS = 32
 """So many numbers at least must come out of one of them: few numbers are anything."""
-NO_BRANCH = ("layout", "values", "poison")
-"""What no branch of a kernel hangs on: where its arrays lie, and their numbers."""
+NO_BRANCH = frozenset({"layout", "values", "poison", "mask.pattern", "padding.pattern"})
+"""
+What no branch of a kernel hangs on: where its arrays lie, their numbers, how a mask was drawn.
+"""
 BITS = 8
 """As many at least must it take to say which of the cases are the part: some hundred conditions are
 tried."""
@@ -127,7 +129,7 @@ def separated(
     holds = [parse_condition(text) for text in conditions]
     if not conditions or any(all(each(case) for each in holds) for case in outside):
         return None
-    if any(each.topic in NO_BRANCH for each in holds) or is_chance(len(inside), len(outside)):
+    if any(NO_BRANCH & {each.topic, *each.subjects} for each in holds) or is_chance(len(inside), len(outside)):
         return None
     there = [o for o in large if all(each(o.case) for each in holds)]
     if any(candidate.distance(o) > 1 for o in there):

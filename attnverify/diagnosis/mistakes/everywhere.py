@@ -43,6 +43,10 @@ def opened(x: ndarray, first: int) -> ndarray:
 def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each mistake that the operation can show."""
     yield from misread_arguments(operation)
+    for name, domain in operation.domains.items():
+        for word in filter(lambda choice: isinstance(choice, str), domain.choices):
+            if None not in domain.choices:
+                yield IGNORED.format(name=name, word=word), partial(with_option, name, word)
     yield from shown(operation, OF_ARGUMENTS)
     name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
     if name is not None and takes(operation, "key", "value") and operation.chapter != "layers":
@@ -54,6 +58,14 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     yield from merge_mistakes(operation)
     yield from shown(operation, OF_OUTPUTS)
     yield from shown(operation, OF_AXES)
+
+
+IGNORED = "{name} ignored, and taken for {word}"
+
+
+def with_option(name: str, word: str, operation: Operation, inputs: Inputs) -> Any:
+    """Return the reference with an option of one value, whatever is given."""
+    return operation.reference(**inputs | {name: word})
 
 
 def shown(operation: Operation, rows: tuple[Row, ...]) -> Iterator[Mistake]:

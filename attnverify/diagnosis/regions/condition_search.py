@@ -15,7 +15,7 @@ from math import floor, isfinite, log2, log10
 
 from numpy import ndarray
 
-from attnverify.catalogue.field_words import LAYOUT, say_field
+from attnverify.catalogue.field_words import FIELDS, LAYOUT, TRUTHS, say_field
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import SENTENCES, field_of, is_absent, parse_condition
 from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
@@ -150,19 +150,6 @@ def count_product(one: str, two: str, case: Case) -> int:
 OFTEN_TRUE = {"a row sees a key": 10}
 """What is true of nearly every case is worth telling only where it keeps many passes out."""
 
-PATHS = (
-    *(
-        "poison",
-        "layout.kind",
-        "mask.form",
-        "mask.axes",
-        "mask.pattern",
-        "padding.pattern",
-        "values.family",
-        "dropout.p",
-    ),
-    *("options.align", "options.mems", "options.mem_len", "options.biases", "options.lead"),
-)
 KNOWN = {
     "a score exceeds ": (11, 88, 709),
     "all scores of a row lie below -": (17, 103, 745),
@@ -186,7 +173,7 @@ def fields(failing: Sequence[Case]) -> Iterator[tuple[float, str]]:
     in none is a matter of chance but for a few values: what no draw of few shows of a failure may
     still show it.
     """
-    for path in PATHS:
+    for path in (*FIELDS, *TRUTHS):
         failed = {str(field_of(case.recipe, path)) for case in failing}
         if len(failed) == 1 and failed != {ABSENT}:
             yield 5, say_field(path, "=", *failed)

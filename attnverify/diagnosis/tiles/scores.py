@@ -254,6 +254,12 @@ def unguarded(score: ndarray, size: int) -> ndarray:
     return np.where(blind, np.nan, softmax(score))
 
 
+def answered_by_0(score: ndarray, size: int) -> ndarray:
+    """The same NaN taken for the sum of a row without keys."""
+    weights = unguarded(score, size)
+    return np.where(np.isnan(weights), 0.0, weights)
+
+
 def averaged_halves(score: ndarray, least: int) -> ndarray:
     half = score.shape[-1] // 2
     if 2 * half < least:
@@ -311,6 +317,8 @@ TILE_MISTAKES: dict[str, Callable[..., ndarray]] = {
     ),
     "tiles of {size} keys skipped where one of their keys is hidden": without_partly_hidden,
     "an online softmax without a guard where the first tile of {size} keys is hidden": unguarded,
+    "an online softmax without a guard where the first tile of {size} keys is hidden, and its NaN "
+    "taken for a row without keys, of which the answer is 0": answered_by_0,
 }
 MERGES: dict[str, Callable[..., ndarray]] = {
     "two halves of the keys merged by their mean, from {least} keys on": averaged_halves,

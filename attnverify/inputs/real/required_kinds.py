@@ -12,6 +12,7 @@ either end; each form of each option alone.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from attnverify.catalogue.operation import CATALOGUE, Operation
@@ -109,17 +110,18 @@ def _of_parts(op: Operation) -> Iterator[Recipe]:
 
 def _of_tiles(op: Operation) -> Iterator[Recipe]:
     """
-    A mask where tiles divide the sizes; what underflows where a hidden tile sets a running maximum
-    to 0 that is never lowered.
+    A mask where tiles divide the sizes; whole hidden tiles, before and behind the others: what
+    underflows where they set a running maximum to 0 that is never lowered, and the same of usual
+    numbers, which tells it from what hidden tiles break alone.
     """
     for N, M, pattern, form in () if op.traits.parameters or not op.mask else DIVIDED:
         mask = {"pattern": pattern, "axes": op.traits.mask_axes[0], "seed": 1}
         mask |= {"form": "bool" if op.mask == "visible" else form}
         yield replace(fixed_recipe(op, {"B": 1, "H": 2, "N": N, "M": M}), mask=mask, padding=None)
     if op.mask in ("mask", "visible") and (op.is_attention or "score" in op.arguments):
-        for pattern in BLOCKS:
+        for pattern, family in product(BLOCKS, (FAR[0], "normal")):
             mask = {"pattern": pattern, "axes": "N M", "form": "bool", "seed": 1}
-            yield replace(fixed_recipe(op, TILED, FAR[0]), mask=mask)
+            yield replace(fixed_recipe(op, TILED, family), mask=mask)
 
 
 def told_apart(recipe: Recipe) -> Recipe:

@@ -378,8 +378,14 @@ def cause_of(name: str, signs: list[Symptom], tallies: list[Tallied], required: 
 
 
 def brief_of(finding: Finding) -> str:
-    """Write ``line 3: right with `a` instead of `b```, or what was seen where nothing mends it."""
-    return finding.mend.brief if finding.mend else shortened(finding)
+    """
+    Write ``line 3: right with `a` instead of `b```, or what was seen where nothing mends it, and
+    when.
+    """
+    if finding.mend:
+        return finding.mend.brief
+    only = f", only when {' and '.join(finding.condition)}" if finding.condition else ""
+    return f"{shortened(finding)}{only}"
 
 
 def shortened(finding: Finding) -> str:

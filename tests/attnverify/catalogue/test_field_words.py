@@ -20,6 +20,8 @@ VALUES = {
     "values.family": (*FAMILIES, GIVEN),
     "dropout.p": ("0.5",),
     "options.align": ("end", "start"),
+    "options.pairing": ("halves", "interleaved"),
+    "options.stored_as": ("float8_e4m3fn", "int8"),
     "options.mem_len": ("0", "3"),
     "options.lead": ("()", "(2, 3)"),
     "options.mems": ("True", "False"),
