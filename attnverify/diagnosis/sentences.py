@@ -100,12 +100,14 @@ HEAD_HAS_FACTOR = "head {head} {factor}"
 # what probes of the weights show
 
 WEIGHTS_RIGHT = "the weights are right, and what is wrong is {outputs}"
-HIDDEN_KEY_WEIGHED = "a hidden key has weight{where}"
-EMPTY_ROWS_WEIGHED = "rows that see no key have weights{where}"
+HIDDEN_KEY_WEIGHED = "a hidden key has weight{hides}{where}"
+HIDDEN_BY = ", which {name} alone hides"
+EMPTY_ROWS_WEIGHED = "rows that see no key have weights{hides}{where}"
 VISIBLE_KEY_LOST = "a visible key has no weight{where}"
 ROW_FACTOR = (
-    "the weights of a row are right but for a factor: rows sum to {least:.4g} .. {most:.4g}{where}"
+    "the weights of a row are right but for a factor: rows sum to {least:.4g} .. {most:.4g}{sinks}{where}"
 )
+SINKS_COUNTED = ", as if a sink counted {times:.3g} times"
 NAN_WEIGHTS = "the weights are NaN{where}"
 WEIGHTS_WRONG = "the weights are wrong{where}"
 WRONG_BY_SCORES = "the weights are wrong, and right where {zero} is 0{where}"

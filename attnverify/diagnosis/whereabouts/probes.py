@@ -7,7 +7,9 @@ mask alone. What is wrong is then placed along the axes: from key 64 of 96 on, i
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -15,11 +17,12 @@ from numpy import ndarray
 from attnverify import bounds
 from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.conventions.visibility import real_offset
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.whereabouts.heads import describe_heads
-from attnverify.diagnosis.whereabouts.isolating import first_wrong_stage
+from attnverify.diagnosis.whereabouts.isolating import MASKS, first_wrong_stage, without_draw
 from attnverify.diagnosis.whereabouts.outputs import (
     describe_wrong_outputs,
     exceeds_bound,
@@ -28,11 +31,13 @@ from attnverify.diagnosis.whereabouts.outputs import (
 )
 from attnverify.diagnosis.whereabouts.places import describe_indices
 from attnverify.diagnosis.whereabouts.turns import describe_turns
+from attnverify.inputs.conditions import is_absent
 from attnverify.inputs.masks import seen_pairs
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_answer
 from attnverify.reference.oracle import evaluate_spec
+from attnverify.spec.masks import visible_keys
 
 MOST_CALLS = 12
 """As many calls at most show the weights of a recipe: one for each E of its keys."""
@@ -112,8 +117,9 @@ def localize_by_weights(
     if leaks.any() and np.isfinite(own).all():
         rows = visible.any(axis=-1, keepdims=True)
         some = (wrong & rows).any()
+        hides = hidden_by(implementation.operation, o.inputs, leaks)
         template = say.HIDDEN_KEY_WEIGHED if some else say.EMPTY_ROWS_WEIGHED
-        return Cause(template.format(where=describe_indices(leaks, others=others)))
+        return Cause(template.format(hides=hides, where=describe_indices(leaks, others=others)))
     if lost.any():
         return Cause(say.VISIBLE_KEY_LOST.format(where=describe_indices(lost, others=others)))
     if (undefined := np.isnan(own) & wrong).any():
@@ -124,12 +130,36 @@ def localize_by_weights(
     off = exceeds_bound(sums, law.sum(axis=-1), bound.sum(axis=-1))
     if off.any() and ratios_agree(own, law, bound):
         where = describe_indices(wrong, others=others)
-        return Cause(
-            say.ROW_FACTOR.format(least=sums[off].min(), most=sums[off].max(), where=where)
-        )
+        told = {"least": sums[off].min(), "most": sums[off].max(), "where": where}
+        share = sums[off] / law.sum(axis=-1)[off]
+        times = counted_sinks(implementation.operation, o.inputs, off, share)
+        return Cause(say.ROW_FACTOR.format(sinks=times, **told))
     if not budget.affords(calls, 1):
         return Cause(say.WEIGHTS_WRONG.format(where=describe_indices(wrong, others=others)))
     return localize_in_scores(implementation, o, wrong, others)
+
+
+def hidden_by(operation: Operation, inputs: Inputs, pairs: ndarray) -> str:
+    """
+    Name the one of several options that alone hides these pairs: without it they would be seen.
+    """
+    given = [name for name in HIDING if not is_absent(inputs.get(name))]
+    for name in given if len(given) > 1 else ():
+        rest = {other: x for other, x in inputs.items() if other != name}
+        seen = seen_pairs(operation, rest, partial(visible_without, name))
+        if np.broadcast_to(seen, pairs.shape)[pairs].all():
+            return say.HIDDEN_BY.format(name=name)
+    return ""
+
+
+def visible_without(name: str, B: int, N: int, M: int, **options: Any) -> ndarray:
+    """What options leave visible without one of them, the rows where they were."""
+    placed = {"offset": real_offset({"B": B, "N": N, "M": M, **options})} if options else {}
+    return visible_keys(B, N, M, **{k: x for k, x in (options | placed).items() if k != name})
+
+
+HIDING = (*MASKS, "causal", "window", "chunk", "lengths", "segments", "blocks")
+"""What hides keys, each without the others."""
 
 
 def localize_in_scores(
@@ -175,8 +205,8 @@ def weights(
     """
     shape, M = inputs["value"].shape, inputs["value"].shape[-2]
     E = shape[-1]
-    given = inputs | {"value": np.broadcast_to(np.eye(M), (*shape[:-1], M))}
-    law, *_ = arrays(evaluate_spec(implementation.operation, given))
+    given = with_unit_vectors(inputs)
+    law = specified_weights(implementation.operation, inputs)
     with np.errstate(all="ignore"):
         bound, *_ = arrays(
             bounds.bound(implementation.operation.name, given, implementation.precision(o.dtype))
@@ -186,6 +216,35 @@ def weights(
         value = np.broadcast_to(np.eye(M, start + E)[:, start:], shape)
         own += observe_answer(implementation, o, inputs | {"value": value})[:1]
     return np.concatenate(own, axis=-1)[..., :M], law, bound
+
+
+def counted_sinks(operation: Operation, inputs: Inputs, off: ndarray, share: ndarray) -> str:
+    """
+    Say how often the rows that are off count a sink, where all of them agree: ``share`` is what
+    they have of the weights that the specification gives to keys.
+    """
+    if is_absent(inputs.get("sink")):
+        return ""
+    keys = specified_weights(operation, without_draw(inputs)).sum(axis=-1)[off]
+    with np.errstate(all="ignore"):
+        times = (1 / (keys * share) - 1) / (1 / keys - 1)
+    clear = times[(keys < 1 - SINK) & (keys > SINK)]
+    agree = clear.size and np.ptp(clear) <= SINK * max(np.abs(clear).max(), 1)
+    return say.SINKS_COUNTED.format(times=clear.mean() + 0.0) if agree else ""
+
+
+SINK = 1e-3
+"""So much of a row at least must belong to the sink, and to keys, for it to be told."""
+
+
+def with_unit_vectors(inputs: Inputs) -> Inputs:
+    *lead, M, _ = inputs["value"].shape
+    return inputs | {"value": np.broadcast_to(np.eye(M), (*lead, M, M))}
+
+
+def specified_weights(operation: Operation, inputs: Inputs) -> ndarray:
+    law, *_ = arrays(evaluate_spec(operation, with_unit_vectors(inputs)))
+    return law
 
 
 def are_alike(own: ndarray, law: ndarray, visible: ndarray, bound: ndarray) -> bool:

@@ -3,7 +3,9 @@ Two mistakes at once: each is told with the part that it explains; what explains
 not told.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import match_candidates
 from attnverify.diagnosis.matching.parts import SEVERAL, explain_in_parts, is_chance
 from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import case_of
+from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import Observation, arrays
 from tests.attnverify.diagnosis.test_reasons import ROWS, findings, grade, reason
 
@@ -62,13 +64,15 @@ PAIRS = (
 
 def answers_of(candidate: Candidate) -> list[Observation]:
     """What a kernel that is this candidate says to a few small cases, a dozen of them wrong."""
-    found = list[Observation]()
-    for case in (case_of(recipe, "float32") for recipe in draw_recipes(SDPA, "any", 60, 3)):
-        expected = tuple(arrays(case.expected))
-        seen = Observation(case, expected, expected, (np.full(expected[0].shape, 1e-5),), 0.0)
-        if seen.size < 2000:
-            found.append(answered(seen, arrays(candidate.answer(seen))[0]))
-    return found
+    cases = [case_of(recipe, "float32") for recipe in draw_recipes(SDPA, "any", 60, 3)]
+    return [seen for case in cases if (seen := seen_as(case, candidate.answer)).size < 2000]
+
+
+def seen_as(case: Case, answer: Callable[[Observation], Any] | None) -> Observation:
+    """A case and the answer to it, by default the right one."""
+    expected = tuple(arrays(case.expected))
+    seen = Observation(case, expected, expected, (np.full(expected[0].shape, 1e-5),), 0.0)
+    return answered(seen, arrays(answer(seen))[0] if answer else expected[0])
 
 
 def matched(seen: list[Observation]) -> list[str]:
@@ -128,6 +132,21 @@ def test_what_a_boolean_mask_alone_guards_against_is_told(off: float, is_told: b
     cause = explain_in_parts([candidate], failing, passed)
     told_of_all = cause is not None and cause.words.endswith(", when no boolean mask is given")
     assert told_of_all is is_told
+
+
+def test_how_a_mask_was_drawn_is_no_branch_of_a_kernel() -> None:
+    """Rows of which the first half is hidden were told as keys behind the first 8 left out."""
+    drawn = (o.case for o in answers_of(mask_ignored()) if o.recipe.mask)
+    masks = {"form": "bool", "pattern": "first_block"}
+    failing, passed = list[Observation](), list[Observation]()
+    for case in drawn:
+        blocked = replace(case.recipe, mask=case.recipe.mask | masks)
+        other = replace(case.recipe, mask=case.recipe.mask | masks | {"pattern": "random"})
+        for recipe, answer in ((blocked, mask_ignored().answer), (other, None)):
+            seen = seen_as(case_of(recipe, "float32"), answer)
+            (failing if seen.wrong else passed).append(seen)
+    assert len(failing) >= SEVERAL
+    assert explain_in_parts([mask_ignored()], failing, passed) is None
 
 
 def test_few_cases_are_explained_by_chance() -> None:

@@ -239,18 +239,20 @@ TEXTS: dict[str, Filled] = {
         "the weights are right, and what is wrong is the output: from row 3 on",
     ),
     "HIDDEN_KEY_WEIGHED": (
-        {"where": ": from key 64 on"},
-        "a hidden key has weight: from key 64 on",
+        {"hides": ", which causal alone hides", "where": ": from key 64 on"},
+        "a hidden key has weight, which causal alone hides: from key 64 on",
     ),
-    "EMPTY_ROWS_WEIGHED": ({"where": ""}, "rows that see no key have weights"),
+    "HIDDEN_BY": ({"name": "window"}, ", which window alone hides"),
+    "EMPTY_ROWS_WEIGHED": ({"hides": "", "where": ""}, "rows that see no key have weights"),
     "VISIBLE_KEY_LOST": (
         {"where": ": key 3 alone"},
         "a visible key has no weight: key 3 alone",
     ),
     "ROW_FACTOR": (
-        {"least": 0.50001, "most": 2.0, "where": ": from row 2 on"},
+        {"least": 0.50001, "most": 2.0, "sinks": "", "where": ": from row 2 on"},
         "the weights of a row are right but for a factor: rows sum to 0.5 .. 2: from row 2 on",
     ),
+    "SINKS_COUNTED": ({"times": 2.0001}, ", as if a sink counted 2 times"),
     "NAN_WEIGHTS": ({"where": ": in row 3 alone"}, "the weights are NaN: in row 3 alone"),
     "WEIGHTS_WRONG": ({"where": ": in head 3 alone"}, "the weights are wrong: in head 3 alone"),
     "WRONG_BY_SCORES": (

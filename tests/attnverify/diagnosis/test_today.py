@@ -41,9 +41,14 @@ def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
     if kind == "tile":
         every = visible_pairs(GROUPED, x | {"causal": False})
         seen = np.where(np.arange(s.shape[-1]) < 16, seen, every)
+    if kind == "window" and x.get("window") and x.get("causal"):
+        left, _ = x["window"]
+        seen = visible_pairs(GROUPED, x | {"causal": False, "window": (left, left)})
     t = np.where(seen, t, -np.inf)
     rest = np.full((s.shape[1], 1, 1), -np.inf) if sink is None else sink[:, None, None]
     rest = -rest if kind == "sink" and sink is not None else rest
+    if kind == "split":
+        rest = rest + np.log(2) * ~seen[..., :8].any(-1, keepdims=True)
     top = np.maximum(t.max(-1, keepdims=True), rest)
     top = np.where(np.isneginf(top), 0, top)
     e, own = np.exp(t - top), np.exp(rest - top)
@@ -108,6 +113,8 @@ FORWARDS = {
     "drop": "dropout ignored",
     "keys": "heads of keys alone in turn",
     "tile": "causality in the first tile of 16 keys alone",
+    "window": "a hidden key has weight, which causal alone hides",
+    "split": "as if a sink counted 2 times",
 }
 BACKWARDS = {
     "mean": "delta that is the mean over the width",
@@ -160,6 +167,16 @@ def test_an_option_that_reaches_to_another_key_is_told(words: str) -> None:
     failing, passing = sort_draws(own, required_cases("packed_attention"))
     told = str(diagnose(own, failing[:7], passing=passing))
     assert re.search(words, told), told
+
+
+@pytest.mark.parametrize("word", ("halves", "interleaved"))
+@pytest.mark.parametrize("operation", ("rotary_embedding", "rotary_embedding_grad"))
+def test_an_option_of_words_that_is_never_read_is_told(operation: str, word: str) -> None:
+    law = CATALOGUE[operation].reference
+    own = implementation_of(operation, lambda **x: law(**x | {"pairing": word}))
+    failing, passing = sort_draws(own)
+    told = str(diagnose(own, failing[:7], passing=passing))
+    assert f"pairing ignored, and taken for {word}" in told, told
 
 
 def paged(size: int) -> Callable[..., Any]:

@@ -86,6 +86,12 @@ def over_rounded_sum(score: ndarray) -> ndarray:
     return e / np.where(total == 0, 1, total)
 
 
+def blind_to_no_keys(score: ndarray) -> ndarray:
+    """An online softmax that has no guard where its first tile is hidden, and 0 for its NaN."""
+    blind = np.isneginf(score[..., :4]).all(-1, keepdims=True)
+    return np.where(blind, 0, shares(stable(score)))
+
+
 def after(change: Callable[..., Any], *names: str) -> Callable[..., Any]:
     """An attention of which some arguments are changed first."""
     return lambda **given: attend(
@@ -397,6 +403,9 @@ UNMET: dict[str, Said] = {
         XL_LAYER, lambda **g: layers.transformer_xl_layer(
             **g | {"parameters": g["parameters"] | {"v": g["parameters"]["u"]}}),
         r"\bu\b.*\bv\b", PLACE),
+    "a first tile without keys": (
+        SDPA, sdpa(weigh=blind_to_no_keys), r"first tile of 4 keys is hidden, and its NaN",
+        f"{PLACE}|running maximum|behind the first"),
     # roundings
     "weights in bfloat16": (SDPA, sdpa(weigh=lambda s: brain(shares(stable(s)))),
                             r"weights.*bfloat16", PLACE),

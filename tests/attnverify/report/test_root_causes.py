@@ -419,6 +419,14 @@ def test_the_name_of_the_only_output_is_no_brief_cause() -> None:
     assert [each.brief for each in triage([cell])] == ["NaN when a row sees no key"]
 
 
+def test_what_no_mistake_explains_is_told_with_its_condition() -> None:
+    """The last line said "wrong number", and not when."""
+    cell = failed("alibi_attention", "wrong number")
+    finding = replace(Finding.from_dict(cell["findings"][0]), condition=("causal is given",))
+    cell["findings"] = [finding.as_dict()]
+    assert [each.brief for each in triage([cell])] == ["wrong number, only when causal is given"]
+
+
 def test_one_mistake_in_nine_places_is_one_root_cause() -> None:
     operations = ("softmax", "scaled_dot_product_attention", "multi_head_attention")
     cells = [
