@@ -22,6 +22,11 @@ class Domain:
     required: bool = False
 
 
+def is_word(domain: Domain) -> bool:
+    """Tell whether an option is always one word of a few."""
+    return bool(domain.choices) and all(isinstance(each, str) for each in domain.choices)
+
+
 def at_least_float32(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 

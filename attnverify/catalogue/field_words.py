@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from attnverify.catalogue.annotations import is_word
 from attnverify.catalogue.operation import CATALOGUE
 
 HIDDEN = {
@@ -124,8 +125,7 @@ class Words:
 def options_of_words() -> list[str]:
     """List the options that are one word of a few, by name."""
     domains = (each for op in CATALOGUE.values() for each in op.domains.items())
-    words = {name for name, domain in domains if isinstance(next(iter(domain.choices), 0), str)}
-    return sorted(words)
+    return sorted({name for name, domain in domains if is_word(domain)})
 
 
 FIELDS = {

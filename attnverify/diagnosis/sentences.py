@@ -105,7 +105,8 @@ HIDDEN_BY = ", which {name} alone hides"
 EMPTY_ROWS_WEIGHED = "rows that see no key have weights{hides}{where}"
 VISIBLE_KEY_LOST = "a visible key has no weight{where}"
 ROW_FACTOR = (
-    "the weights of a row are right but for a factor: rows sum to {least:.4g} .. {most:.4g}{sinks}{where}"
+    "the weights of a row are right but for a factor: rows sum to {least:.4g} .. "
+    "{most:.4g}{sinks}{where}"
 )
 SINKS_COUNTED = ", as if a sink counted {times:.3g} times"
 NAN_WEIGHTS = "the weights are NaN{where}"

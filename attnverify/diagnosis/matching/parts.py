@@ -129,7 +129,8 @@ def separated(
     holds = [parse_condition(text) for text in conditions]
     if not conditions or any(all(each(case) for each in holds) for case in outside):
         return None
-    if any(NO_BRANCH & {each.topic, *each.subjects} for each in holds) or is_chance(len(inside), len(outside)):
+    spoken = {word for each in holds for word in (each.topic, *each.subjects)}
+    if NO_BRANCH & spoken or is_chance(len(inside), len(outside)):
         return None
     there = [o for o in large if all(each(o.case) for each in holds)]
     if any(candidate.distance(o) > 1 for o in there):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from attnverify.catalogue.annotations import is_word
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import Convention, conventions
 from attnverify.conventions.visibility import hidden_but
@@ -43,10 +44,9 @@ def opened(x: ndarray, first: int) -> ndarray:
 def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     """Words and function of each mistake that the operation can show."""
     yield from misread_arguments(operation)
-    for name, domain in operation.domains.items():
-        for word in filter(lambda choice: isinstance(choice, str), domain.choices):
-            if None not in domain.choices:
-                yield IGNORED.format(name=name, word=word), partial(with_option, name, word)
+    for option, domain in operation.domains.items():
+        for word in domain.choices if is_word(domain) else ():
+            yield IGNORED.format(option=option, word=word), partial(with_option, option, word)
     yield from shown(operation, OF_ARGUMENTS)
     name = next((name for name in ("mask", "visible") if name in operation.arguments), None)
     if name is not None and takes(operation, "key", "value") and operation.chapter != "layers":
@@ -60,7 +60,7 @@ def common_mistakes(operation: Operation) -> Iterator[Mistake]:
     yield from shown(operation, OF_AXES)
 
 
-IGNORED = "{name} ignored, and taken for {word}"
+IGNORED = "{option} ignored, and taken for {word}"
 
 
 def with_option(name: str, word: str, operation: Operation, inputs: Inputs) -> Any:
