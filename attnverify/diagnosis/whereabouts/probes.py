@@ -141,10 +141,11 @@ def localize_by_weights(
 
 def hidden_by(operation: Operation, inputs: Inputs, pairs: ndarray) -> str:
     """
-    Name the one of several options that alone hides these pairs: without it they would be seen.
+    Name the option that alone hides these pairs, so that without it they would be seen; a mask only
+    where others are given beside it.
     """
     given = [name for name in HIDING if not is_absent(inputs.get(name))]
-    for name in given if len(given) > 1 else ():
+    for name in given if len(given) > 1 else {*given} - {*MASKS}:
         rest = {other: x for other, x in inputs.items() if other != name}
         seen = seen_pairs(operation, rest, partial(visible_without, name))
         if np.broadcast_to(seen, pairs.shape)[pairs].all():
