@@ -384,8 +384,9 @@ def brief_of(finding: Finding) -> str:
     """
     if finding.mend:
         return finding.mend.brief
-    only = f", only when {' and '.join(finding.condition)}" if finding.condition else ""
-    return f"{shortened(finding)}{only}"
+    told = shortened(finding)
+    further = [condition for condition in finding.condition if condition not in told]
+    return f"{told}, only when {' and '.join(further)}" if further else told
 
 
 def shortened(finding: Finding) -> str:
