@@ -263,7 +263,7 @@ def _transposed(d: Traced, index: ndarray, start: int, shape: tuple[int, ...]) -
     place = np.arange(len(source)) - np.searchsorted(source, source)
     back = np.full((size, max(deepest, 1)), -1)
     back[source, place] = mine[order]
-    gathered = move(lambda i: np.where(back < 0, -1, i.ravel()[back]), [d])
+    gathered = move(lambda i: np.append(i, -1)[back], [d])
     if deepest <= 1:
         return gathered.reshape(shape)
     return _collected(np.sum(gathered, axis=-1)).reshape(shape)
@@ -275,10 +275,10 @@ def _collected(total: Traced) -> Traced:
     return total
 
 
-def _finite_product(d: Traced, y: Traced) -> Traced:
-    """d y, and 0 where y has overflowed and nothing hangs on it, as behind 1 / (1 + e^x)."""
-    lost = np.isinf(y.node.value) & (d.node.value == 0)
-    return where(lost, 0.0, d * y) if lost.any() else d * y
+def _where_read(d: Traced, found: Traced) -> Traced:
+    """A derivative, and 0 where nothing hangs on it, as behind 1 / (1 + e^x) or a guarded root."""
+    lost = np.isnan(found.node.value) & (d.node.value == 0)
+    return where(lost, 0.0, found) if lost.any() else found
 
 
 def kink(condition: Any, a: Any, b: Any) -> Traced:
@@ -310,13 +310,16 @@ PARTS: dict[str, Callable[..., tuple[Callable[[], Traced], ...]]] = {
     "add": lambda d, y, a, b: (lambda: d, lambda: d),
     "subtract": lambda d, y, a, b: (lambda: d, lambda: -d),
     "multiply": lambda d, y, a, b: (lambda: d * b, lambda: d * a),
-    "divide": lambda d, y, a, b: (lambda: d / b, lambda: -(d * y) / b),
+    "divide": lambda d, y, a, b: (
+        lambda: _where_read(d, d / b),
+        lambda: _where_read(d, -(d * y) / b),
+    ),
     "negative": lambda d, y, a: (lambda: -d,),
-    "exp": lambda d, y, a: (lambda: _finite_product(d, y),),
+    "exp": lambda d, y, a: (lambda: _where_read(d, d * y),),
     "expm1": lambda d, y, a: (lambda: d * (y + 1.0),),
-    "log": lambda d, y, a: (lambda: d / a,),
+    "log": lambda d, y, a: (lambda: _where_read(d, d / a),),
     "log1p": lambda d, y, a: (lambda: d / (1.0 + a),),
-    "sqrt": lambda d, y, a: (lambda: d * 0.5 / y,),
+    "sqrt": lambda d, y, a: (lambda: _where_read(d, d * 0.5 / y),),
     "tanh": lambda d, y, a: (lambda: d * (1.0 - y * y),),
     "erf": lambda d, y, a: (lambda: d * (2 / np.sqrt(np.pi) * np.exp(-(a * a))),),
     "sin": lambda d, y, a: (lambda: d * np.cos(a),),

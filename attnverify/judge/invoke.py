@@ -4,6 +4,7 @@ Calling an implementation: hand the inputs over, call, wait, and restore what th
 
 import re
 import signal
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -192,11 +193,24 @@ def device_responds(library: Library) -> bool:
     return True
 
 
+def raising_line(error: BaseException) -> str:
+    """The line that raised it, which a bare ``assert`` says nothing of."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (frames[-1].line or "") if frames else ""
+
+
+FROM_ELSEWHERE = (
+    '; TARGET = "sm_90a" in the file has Triton kernels that it imports run without one'
+)
+"""What Triton says without a GPU, in a file that does not import it itself."""
+
+
 def describe_error(error: BaseException) -> str:
     """
     Its type and words, and those of its cause: Triton's compiler says what is wrong in the latter.
     """
-    told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    told = f"{type(error).__name__}: {' '.join((str(error) or raising_line(error)).split())[:300]}"
+    told += FROM_ELSEWHERE if "0 active drivers" in told else ""
     return told if error.__cause__ is None else f"{told}, from {describe_error(error.__cause__)}"
 
 

@@ -303,9 +303,14 @@ def node_of(x: Any) -> Node:
 
 
 def plain_key(key: Any) -> Any:
-    """Return an index without conditions: what they pick is decided by their values."""
+    """
+    Return an index without conditions, what they pick is decided by their values, and without
+    constants that were computed and cut to whole numbers.
+    """
     if isinstance(key, tuple):
         return tuple(plain_key(each) for each in key)
+    if isinstance(key, Traced) and key.node.const and (key.node.value % 1 == 0).all():
+        return key.node.value.astype(int)
     return key.plain() if isinstance(key, Condition) else key
 
 

@@ -13,6 +13,9 @@ from attnverify.derived.tracing.steps import step
 
 Function = Callable[..., Any]
 
+SORTED = 64
+"""Computed values that are sorted at most, in as many rounds of comparisons."""
+
 OF_ONE = (
     *(np.swapaxes, np.transpose, np.moveaxis, np.reshape, np.repeat, np.tile, np.broadcast_to),
     *(np.expand_dims, np.squeeze, np.take, np.take_along_axis, np.roll, np.flip, np.diagonal),
@@ -83,12 +86,21 @@ def put_along_axis(x: Traced, indices: Any, values: Any, axis: int) -> None:
 
 def sort(x: Traced, axis: int = -1, **_: Any) -> Traced:
     """
-    Sort: the k-th smallest of numbers that move by at most E moves by at most E itself, so the
-    order need not be the same.
+    Sort. What was computed is sorted as a network of comparators does it, by minima and maxima
+    (odd-even transposition; Knuth, The Art of Computer Programming 3, 5.3.4): no order is decided,
+    and the k-th smallest of numbers that move by at most E moves by at most E itself.
     """
     if x.node.kind == "leaf":
         return _taken(x, np.argsort(x.node.value, axis, kind="stable"), axis)
-    raise refuse("np.sort of computed values")
+    found = move(lambda i: np.moveaxis(i, axis, -1), [x]).copy()
+    size = found.shape[-1]
+    if size > SORTED:
+        raise refuse(f"np.sort of more than {SORTED} computed values")
+    for start in (place % 2 for place in range(size)):
+        lower, upper = found[..., start : size - 1 : 2], found[..., start + 1 :: 2]
+        least, most = np.minimum(lower, upper), np.maximum(lower, upper)
+        found[..., start : size - 1 : 2], found[..., start + 1 :: 2] = least, most
+    return move(lambda i: np.moveaxis(i, -1, axis), [found])
 
 
 def argmax(x: Traced, axis: int | None = None, **_: Any) -> Any:

@@ -5,6 +5,7 @@ Values travel as they lie in memory: one number of 1, 2, 4, 8 or 16 bytes for ea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,7 +160,8 @@ def store(
             m.local.reshape(-1).view(WIDE[size])[in_units(offsets, size)] = given
         else:
             for array, offsets, where in reach(m, at, of, size):
-                touch_device(m, array, offsets, some(of, where), size, what)
+                idle = partial(same_bits, array.typed(WIDE[size]), offsets, size, given[where])
+                touch_device(m, array, offsets, some(of, where), size, what, idle)
                 if how is not None:
                     note_free_write(m, array, offsets, some(of, where), size, given[where], how)
                 write(
@@ -174,10 +176,16 @@ def write(
     places = in_units(offsets, size)
     memory[places] = values
     if m.setup.races and plain:
-        word = WIDE[min(size, 8)]
-        left = (memory[places].view(word) != values.view(word)).reshape(len(lanes), -1).any(1)
+        left = ~same_bits(memory, offsets, size, values)
         if left.any():
             settle(m, memory, places, lanes, values, left)
+
+
+def same_bits(memory: Array, offsets: Array, size: int, values: Array) -> Array:
+    """Tell of each lane whether its value stands where it writes."""
+    word = WIDE[min(size, 8)]
+    stands = memory[in_units(offsets, size)].view(word) == values.view(word)
+    return stands.reshape(len(offsets), -1).all(1)
 
 
 def settle(
@@ -186,9 +194,19 @@ def settle(
     """
     Threads write different values to one place with one instruction. Of one warp any may win, as
     the ISA has it: sums of a warp differ by thread where a product was fused into the first
-    addition. Threads of different warps race.
+    addition. Threads of different warps race, unless these hold copies of the same several values.
     """
+
+    def copied(place: int) -> bool:
+        here = np.flatnonzero(places == place)
+        of_warp: dict[int, set[bytes]] = {}
+        for lane, value in zip(lanes[here] // WARP, values[here], strict=True):
+            of_warp.setdefault(int(lane), set()).add(value.tobytes())
+        return all(each == of_warp[int(lanes[here[0]]) // WARP] for each in of_warp.values())
+
     several = np.isin(places, find_shared_by_warps(places, lanes)) & left
+    if m.setup.replicated and several.any():
+        several &= ~np.isin(places, [at for at in places[several] if copied(at)])
     if several.any():
         lane = int(lanes[np.flatnonzero(several)[0]])
         m.fail("race", "threads write different values to one place with one instruction", lane)

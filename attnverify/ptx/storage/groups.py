@@ -6,11 +6,12 @@ they are waited for.
 but for accumulators from one product to the next of the same shape; before ``wgmma.wait_group``
 nobody may touch what a product writes, nor write what it reads. A move from register to register
 is a renaming: compilers leave such moves between a fence and its product, and assemblers take them
-out.
+out. Triton leaves them before the wait too, where it takes halves of an accumulator in float16
+apart: what they are moved to is a part of the product until it is waited for.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ __all__ = ["Groups", "Product"]
 @dataclass
 class Product:
     """
-    One product of some warps: its accumulator, its left factor if that is in registers, and the
-    places it reads.
+    One product of some warps: its accumulator, its left factor if that is in registers, the places
+    it reads, and the registers to which its accumulator was moved meanwhile.
     """
 
     warps: Array
@@ -34,6 +35,7 @@ class Product:
     places: Array
     groups: Array
     index: int
+    renamed: set[int] = field(default_factory=set)
 
 
 def cells(rows: Array, warps: Array | slice) -> Any:
@@ -45,7 +47,8 @@ class Groups:
     """The products of all warps; registers by their index, those alone that a product uses."""
 
     def __init__(self, registers: frozenset[int], warps: int) -> None:
-        self.rows = {index: row for row, index in enumerate(sorted(registers))}
+        self.registers = sorted(registers)
+        self.rows = {index: row for row, index in enumerate(self.registers)}
         self.unfenced = np.ones((len(registers), warps), bool)
         self.written = np.zeros((len(registers), warps), bool)
         self.read = np.zeros((len(registers), warps), bool)
@@ -65,10 +68,16 @@ class Groups:
         self.unfenced[cells(writes, warps)] = True
         return wrong
 
-    def copied(self, source: Array, target: Array, warps: Array | slice) -> str | None:
+    def copied(
+        self, source: Array, target: Array, warps: Array | slice, strict: bool
+    ) -> str | None:
         """As :meth:`touched`, for a move: it renames a register, which is as fenced as it was."""
-        wrong = self.collides(source, target, warps)
+        wrong = self.collides(source[:0] if not strict else source, target, warps)
         self.unfenced[cells(target, warps)] = self.unfenced[cells(source, warps)]
+        for product in self.products if not strict else ():
+            if np.isin(source, self.rows_of([*product.accumulator, *product.renamed])).any():
+                product.renamed |= {self.registers[row] for row in target}
+                self.mark(product, product.warps)
         return wrong
 
     def collides(self, reads: Array, writes: Array, warps: Array | slice) -> str | None:
@@ -122,7 +131,8 @@ class Groups:
         return all(p.accumulator == product.accumulator and p.shape == product.shape for p in same)
 
     def mark(self, product: Product, warps: Array) -> None:
-        self.written[cells(self.rows_of(product.accumulator), np.flatnonzero(warps))] = True
+        written = self.rows_of([*product.accumulator, *product.renamed])
+        self.written[cells(written, np.flatnonzero(warps))] = True
         self.read[cells(self.rows_of(product.left), np.flatnonzero(warps))] = True
 
     def fence(self, warps: Array) -> bool:

@@ -1,5 +1,6 @@
 """Where an access goes, and all that can be wrong with it: bounds, alignment, races."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,12 +131,17 @@ def check_free(
 
 
 def touch_places(
-    shadow: Shadow, places: Array, actors: Actors, index: int, what: str
+    shadow: Shadow,
+    places: Array,
+    actors: Actors,
+    index: int,
+    what: str,
+    idle: Callable[[], Array] | None = None,
 ) -> Conflict | None:
     if what == READ:
         return shadow.read(places, actors, index)
     if what == WRITE:
-        return shadow.write(places, actors, index)
+        return shadow.write(places, actors, index, idle)
     if what == UPDATE:
         return shadow.update(places, actors, index)
     if what == FREE_WRITE:
@@ -225,9 +231,15 @@ def describe_distance(array: Allocation, offset: int, size: int) -> str:
 
 
 def touch_device(
-    m: "Machine", array: Allocation, offsets: Array, lanes: Array, size: int, what: str
+    m: "Machine",
+    array: Allocation,
+    offsets: Array,
+    lanes: Array,
+    size: int,
+    what: str,
+    idle: Callable[[], Array] | None = None,
 ) -> None:
-    """Races between blocks, and reads of what nobody wrote."""
+    """Races between blocks, and reads of what nobody wrote; ``idle`` as of :meth:`Shadow.write`."""
     if array.written is not None:
         note_written(m, array, offsets, lanes, size, what)
     array.touched = array.touched or what in WRITING
@@ -236,7 +248,8 @@ def touch_device(
         first = in_units(offsets, unit)
         places = first[:, None] + np.arange(size // unit) if size > unit else first[:, None]
         shadow = array.shadowed(unit, m.order)
-        conflict = touch_places(shadow, places, m.of(m.grid_actors(), lanes), m.index, what)
+        actors = m.of(m.grid_actors(), lanes)
+        conflict = touch_places(shadow, places, actors, m.index, what, idle)
         if conflict is not None and not behind_own_update(m, array, offsets, lanes, conflict):
             tell_global_race(m, array, conflict, lanes, what)
 

@@ -8,6 +8,7 @@ atomic, are a race, unless something orders them: a :class:`~attnverify.ptx.stor
 says so for the memory of the device.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -97,11 +98,25 @@ class Shadow:
         self.note_read(places, actors, index)
         return self.foreign(self.writer[places], actors, True) if self.written else None
 
-    def write(self, places: Array, actors: Actors, index: int) -> Conflict | None:
-        found = self.against(places, actors)
+    def write(
+        self, places: Array, actors: Actors, index: int, idle: Callable[[], Array] | None = None
+    ) -> Conflict | None:
+        """
+        Lanes write. Those that are ``idle``, asked where another wrote too, write what stands
+        there: whoever comes first, nothing differs, so that both are its writers.
+        """
+        found, busy = self.against(places, actors), np.arange(len(places))
+        if found is not None and found.wrote and idle is not None and (same := idle()).any():
+            read = self.stamped and self.foreign(self.reader[places], actors, False)
+            if read:
+                return read
+            busy = np.flatnonzero(~same)
+            self.mark(self.writer, places[same], actors.of(same), index)
+            places, actors = places[busy], actors.of(busy)
+            found = self.against(places, actors) if busy.size else None
         self.writer[places] = ((actors.who << SHIFT) | index)[:, None]
         self.written = True
-        return found
+        return found and found._replace(lane=int(busy[found.lane]))
 
     def write_freely(self, places: Array) -> None:
         """Lanes write what is made to race: all that is known then is that it was written."""

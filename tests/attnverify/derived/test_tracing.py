@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify.derived import NotUnderstood, derive
+from attnverify.derived import NotUnderstood, derive, derive_gradient
 from attnverify.precision import FORMATS, PRESETS
 from tests.outside.draws import draw
 from tests.outside.specifications import OUTSIDE
@@ -60,9 +60,23 @@ def by_products(x: ndarray) -> ndarray:
     return np.tensordot(x, x.T, 1) + np.dot(x, x[0])[:, None] + np.inner(x[0], x[1]) + x.std()
 
 
+def sorts_what_it_computed(x: ndarray) -> ndarray:
+    return np.sort(x @ x.T)[..., ::-1] + np.sort(np.sqrt(x * x), axis=0)[:, :3]
+
+
+def sorts_a_single_one(x: ndarray) -> ndarray:
+    return np.sort(x[:, :1] * 3)
+
+
+def indexed_by_a_cut_logarithm(x: ndarray) -> ndarray:
+    far = np.log(np.arange(1.0, 4.0)).astype(int)
+    return x[np.where(np.arange(3) < 2, 2, far)] + (x * 2)[far]
+
+
 UNDERSTOOD = (
     *(written_by_loops, written_into_a_view, chosen_by_values, made_of_a_list),
-    *(with_methods, by_products),
+    *(with_methods, by_products, sorts_what_it_computed, sorts_a_single_one),
+    indexed_by_a_cut_logarithm,
 )
 
 
@@ -75,8 +89,8 @@ def inverts(x: ndarray) -> ndarray:
     return np.linalg.inv(x[:, :3])
 
 
-def sorts_what_it_computed(x: ndarray) -> ndarray:
-    return np.sort(x @ x.T)
+def sorts_too_many(x: ndarray) -> ndarray:
+    return np.sort(np.tile(x * 3, 17))
 
 
 def leaves_numpy(x: ndarray) -> float:
@@ -87,7 +101,7 @@ def leaves_numpy(x: ndarray) -> float:
     ("function", "what"),
     [
         (inverts, "np.linalg.inv"),
-        (sorts_what_it_computed, "np.sort of computed values"),
+        (sorts_too_many, "np.sort of more than 64 computed values"),
         (leaves_numpy, "a plain number made of a traced array"),
     ],
 )
@@ -135,6 +149,60 @@ def test_an_order_that_rounding_may_change_leaves_the_result_open() -> None:
     apart, near = np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])
     assert np.isfinite(derive(by_order, {"x": apart}).errors(WIDE)).all()
     assert np.isinf(derive(by_order, {"x": near}).errors(WIDE)).all()
+
+
+def test_a_sorted_value_errs_as_the_largest_error_of_its_row() -> None:
+    def scaled(x: ndarray) -> ndarray:
+        return x * 1.1
+
+    def ordered(x: ndarray) -> ndarray:
+        return np.sort(scaled(x))
+
+    rng = np.random.default_rng(0)
+    for x in (np.array([[4.0, 1.0, 1.0, -7.0], [1.0, 1.0 + 1e-8, 1.0, 3.0]]), X):
+        plain, found = (derive(f, {"x": x}).errors(WIDE) for f in (scaled, ordered))
+        moved = scaled(x) + rng.choice([-1, 1], (100, *x.shape)) * plain
+        seen = np.abs(np.sort(moved) - ordered(x)).max(axis=0)
+        assert (seen <= found).all() and (seen > 0.5 * plain.min()).all()
+        assert (found <= 1.34 * plain.max(axis=-1, keepdims=True)).all()
+
+
+def shifted_by_one(x: ndarray) -> ndarray:
+    return np.concatenate([0 * x[:1], x[:-1]]) - 2 * x
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_slice_that_holds_nothing_hands_no_gradient_on(rows: int) -> None:
+    arriving = np.arange(1.0, 1 + rows)[:, None]
+    back = derive_gradient(shifted_by_one, {"x": X[:rows, :1]}, [arriving], ["x"])
+    np.testing.assert_array_equal(
+        back.values[0], np.append(arriving[1:], [[0.0]], 0) - 2 * arriving
+    )
+
+
+def unit_rows(x: ndarray) -> ndarray:
+    return x / np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), 0.5)
+
+
+def guarded_quotients(x: ndarray) -> ndarray:
+    total = x.sum(axis=-1, keepdims=True)
+    return np.where(total == 0, 0.0, x / total)
+
+
+def guarded_logarithms(x: ndarray) -> ndarray:
+    return np.where(x > 0, np.log(np.maximum(x, 0)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("guarded", "first"), [(unit_rows, 2.0), (guarded_quotients, 0.0), (guarded_logarithms, 0.0)]
+)
+def test_what_a_guard_leaves_out_hands_no_gradient_on(
+    guarded: Callable[..., Any], first: float
+) -> None:
+    x = np.array([[0.0, 0.0], [3.0, 4.0]])
+    back = derive_gradient(guarded, {"x": x}, [np.ones((2, 2))], ["x"])
+    assert (back.values[0][0] == first).all() and np.isfinite(back.values[0]).all()
+    assert np.isfinite(back.errors(WIDE)[0]).all()
 
 
 def rounds_to_integers(x: ndarray) -> ndarray:

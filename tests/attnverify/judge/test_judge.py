@@ -3,6 +3,7 @@ Every guard of the judge has a twin that it must catch: one fault each, told in 
 in the right words.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -241,6 +242,24 @@ def test_a_failure_names_the_place_both_values_and_the_bound() -> None:
 def test_different_failures_of_one_cell_are_told_apart(folder: str) -> None:
     reason = tallies("softmax_two_faults", folder=folder)["values"].reason
     assert "raised RuntimeError" in reason and "wrong number" in reason
+
+
+def test_where_triton_finds_no_gpu_the_line_that_needs_none_is_told() -> None:
+    def kernel_from_elsewhere(**_: object) -> None:
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+    own = replace(implementation("softmax_zeros"), function=kernel_from_elsewhere)
+    with pytest.raises(Disagreement, match=r'drivers .*; TARGET = "sm_90a" in the file has Triton'):
+        judge(own, case_of(RECIPE, "float32"))
+
+
+def test_an_error_without_words_is_told_by_its_line() -> None:
+    def strict(**_: object) -> None:
+        raise AssertionError
+
+    own = replace(implementation("softmax_zeros"), function=strict)
+    with pytest.raises(Disagreement, match="AssertionError: raise AssertionError"):
+        judge(own, case_of(RECIPE, "float32"))
 
 
 def test_infinity_is_no_number(folder: str) -> None:

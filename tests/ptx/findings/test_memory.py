@@ -298,6 +298,19 @@ def test_warps_that_write_different_values_to_one_place_race() -> None:
     assert "different values to one place" in told
 
 
+def test_warps_that_hold_copies_may_write_them_to_one_place() -> None:
+    """As Triton has it, of sums that differ by the lane: eight warps and the same rows twice."""
+    body = (
+        ".shared .align 4 .b8 room[256]; and.b32 %v, %t, {lanes}; st.shared.u32 [8], %v; "
+        "bar.sync 0; ld.shared.u32 %v, [8]; mad.wide.u32 %to, %t, 4, %out; st.global.u32 [%to], %v;"
+    )
+    found = run(body.replace("{lanes}", "31"), threads=64, replicated=True)
+    assert len(set(found)) == 1 and found[0] < 32
+    for lanes, replicated in (("31", False), ("63", True), ("32", True)):
+        told = finding_of(body.replace("{lanes}", lanes), threads=64, replicated=replicated)
+        assert "different values to one place" in told.message
+
+
 def test_of_threads_of_one_warp_that_write_one_place_any_wins() -> None:
     """As in a sum over a warp whose first addition is fused: each thread's rounding is its own."""
     body = (
@@ -325,6 +338,18 @@ def test_blocks_race_on_global_memory(first: str) -> None:
     )
     found = finding_of(body, grid=2, threads=1, size=2)
     assert (found.kind, "nothing orders blocks" in found.message) == ("race", True)
+
+
+SAME = "mov.u32 %v, 7; mov.u32 %w, %ctaid.x; "
+
+
+@pytest.mark.parametrize("lanes", [32, 4096])
+def test_blocks_that_write_the_same_number_to_one_place_do_not_race(lanes: int) -> None:
+    found = run(SAME + "st.global.u32 [%out], %v; st.global.u32 [%out], %v;", grid=3, lanes=lanes)
+    assert found[0] == 7
+    for also in ("ld.global.u32 %v, [%out];", "st.global.u32 [%out], %w;"):
+        body = f"{SAME} st.global.u32 [%out], %v; {also}"
+        assert finding_of(body, grid=3, lanes=lanes).kind == "race"
 
 
 @pytest.mark.parametrize("lanes", [32, 4096])

@@ -503,6 +503,23 @@ WAIT = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned {};"
 FENCE = "wgmma.fence.sync.aligned; "
 
 
+HALVES_OF_IT = "{ .reg .b16 %h<2>; mov.b32 {%h0, %h1}, %d3; WAIT cvt.u32.u16 %q0, %h1; }"
+
+
+@pytest.mark.parametrize("move", ["mov.b32 %q0, %d3;", HALVES_OF_IT])
+def test_an_accumulator_may_be_renamed_before_the_wait_where_an_assembler_waits(move: str) -> None:
+    before, _, behind = (FENCE + MMA + move).partition("WAIT")
+    found, wanted = in_registers(before + WAIT.format(0) + behind, register_fences=False)
+    assert np.array_equal(found, wanted)
+    read = "add.u32 %q1, %q0, 1; " if "WAIT" not in move else behind
+    for instruction, assembler in (
+        (before + read.replace("}", "") + WAIT.format(0) + "}" * read.count("}"), False),
+        (before + WAIT.format(0) + behind, True),
+    ):
+        with pytest.raises(ptx.Finding, match="reads an accumulator"):
+            in_registers(instruction, register_fences=assembler)
+
+
 @pytest.mark.parametrize(
     ("instruction", "kind", "words"),
     [

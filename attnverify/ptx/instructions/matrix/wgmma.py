@@ -260,19 +260,26 @@ STORING = ("st", "stmatrix", "red", "cp", "bra", "bar", "barrier", "fence", "mem
 
 
 def used_registers(instructions: list[Instruction]) -> frozenset[int]:
-    """Collect the registers of all products, and those that are moved into them."""
+    """Collect the registers of all products, those moved into them, and those they are moved to."""
     products = [i for i in instructions if i.name == "wgmma" and "mma_async" in i.modifiers]
     found = {r for i in products for operand in i.operands[:2] for r in registers_of(operand)}
-    moves = [registers_of(Vector(i.operands)) for i in instructions if is_move(i)]
+    moves = [tuple(map(registers_of, i.operands)) for i in instructions if is_move(i)]
+    found |= {r for targets, sources in moves if found.issuperset(sources) for r in targets}
     while True:
-        more = {source for target, source in moves if target in found} - found
+        more = {sources[0] for targets, sources in moves if found.issuperset(targets)} - found
         if not more:
             return frozenset(found)
         found |= more
 
 
 def is_move(of: Instruction) -> bool:
-    return of.name == "mov" and all(isinstance(operand, Register) for operand in of.operands)
+    """Tell whether it moves one register, whole or taken apart."""
+    return (
+        of.name == "mov"
+        and len(of.operands) == 2
+        and isinstance(of.operands[1], Register)
+        and isinstance(of.operands[0], Register | Vector)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -293,13 +300,19 @@ def watched(form: Form, step: Step, registers: frozenset[int]) -> Step:
     )
     if not wrote.size and not read.size:
         return step
-    moves = is_move(form.of) and wrote.size == read.size == 1
+    moves = is_move(form.of) and wrote.size and read.size == 1
+    whole = moves and isinstance(form.of.operands[0], Register)
 
     def run(m: "Machine") -> object:
         if m.setup.races:
             some = m.mask is not None and m.mask.reshape(-1, WARP).any(1)
             warps = slice(None) if m.mask is None else np.flatnonzero(some)
-            wrong = (m.groups.copied if moves else m.groups.touched)(read, wrote, warps)
+            strict = m.setup.register_fences
+            wrong = (
+                m.groups.copied(read, wrote, warps, strict)
+                if whole or (moves and not strict)
+                else m.groups.touched(read, wrote, warps)
+            )
             if wrong is not None:
                 m.fail("not waited for", f"this instruction {wrong}", int(m.active()[0]))
         return step(m)
