@@ -6,7 +6,7 @@ held to by ``--spec``.
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int8
 from numpy import ndarray
 
 
@@ -28,3 +28,39 @@ def cross_entropy(
     kept = labels != -100
     own = np.take_along_axis(logits, np.where(kept, labels, 0)[:, None], axis=-1)
     return np.where(kept, (lse - own)[:, 0], 0.0)
+
+
+def int8_attention(
+    q: Int8[ndarray, "B 2G N 64"],
+    k: Int8[ndarray, "B G 64C 64"],
+    v: Float[ndarray, "B G 64C 64"],
+    q_scale: Annotated[Float[ndarray, "B 2G 1"], (0, 0.02)],
+    k_scale: Annotated[Float[ndarray, "B G C"], (0, 0.02)],
+) -> Float[ndarray, "B 2G N 64"]:
+    k, k_scale, v = (np.repeat(x, 2, axis=1) for x in (k, np.repeat(k_scale, 64, axis=2), v))
+    score = np.einsum("bhnd,bhmd->bhnm", q, k) * q_scale[..., None] * k_scale[:, :, None]
+    e = np.exp2(score - score.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True) @ v
+
+
+def gated_recurrence(
+    x: Float[ndarray, "B N F"], g: Annotated[Float[ndarray, "B N F"], (-3, 0)]
+) -> Float[ndarray, "B N F"]:
+    h, rows = 0.0, []
+    for n in range(x.shape[1]):
+        h = np.exp(g[:, n]) * h + x[:, n]
+        rows.append(h)
+    return np.stack(rows, axis=1)
+
+
+def add_layer_norm(
+    x: Float[ndarray, "B N F"],
+    residual: Float[ndarray, "B N F"],
+    weight: Float[ndarray, "F"],
+    bias: Float[ndarray, "F"],
+    eps: float = 1e-5,
+) -> tuple[Float[ndarray, "B N F"], Float[ndarray, "B N F"]]:
+    whole = x + residual
+    centred = whole - whole.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return centred / scale * weight + bias, whole

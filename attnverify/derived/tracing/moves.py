@@ -64,13 +64,17 @@ def append(x: Any, values: Any, axis: int | None = None) -> Traced:
     return move(lambda i, j: np.append(i, j, axis), [x, values])
 
 
-def argsort(x: Traced, axis: int = -1, **_: Any) -> ndarray:
-    """Order by the values in float64; neighbours that are too near leave the order open."""
+def argsort(x: Traced, axis: int = -1, most: int | None = None, **_: Any) -> ndarray:
+    """
+    Order by the values in float64, or find the first so many; neighbours that are too near leave
+    the order open, those behind the last one that is asked for alone.
+    """
     order = np.argsort(x.node.value, axis, kind="stable")
-    ordered = move(lambda i: np.moveaxis(i, axis, -1), [_taken(x, order, axis)])
+    first = slice(None if most is None else most + 1)
+    ordered = move(lambda i: np.moveaxis(i, axis, -1)[..., first], [_taken(x, order, axis)])
     if ordered.shape[-1] > 1:
         decide([(ordered[..., 1:] - ordered[..., :-1]).node], open_at_zero=True)
-    return order
+    return np.take(order, np.arange(order.shape[axis])[:most], axis)
 
 
 def _taken(x: Traced, order: ndarray, axis: int) -> Traced:

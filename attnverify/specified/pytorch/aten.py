@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from attnverify.derived.tracing.array import Condition, Traced, move, node_of, numbers_of
 from attnverify.derived.tracing.elementwise import elementwise
+from attnverify.derived.tracing.moves import argsort
 from attnverify.derived.tracing.node import constant, refuse
 from attnverify.specified.pytorch.windows import (
     average_pool,
@@ -136,8 +137,7 @@ def sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None)
 
 
 def ordered(x: Any, dim: int, descending: bool, most: int | None = None) -> Any:
-    order = np.argsort(-x if descending else x, axis=dim)
-    order = np.take(order, np.arange(order.shape[dim])[:most], axis=dim)
+    order = argsort(Traced(node_of(-x if descending else x)), dim, most)
     return np.take_along_axis(x, order, dim), order
 
 

@@ -373,3 +373,19 @@ def test_a_table_that_is_written_into_is_what_stands_there() -> None:
 
     values = derive(followed(of), {"x": np.ones((2, 4))}).values
     np.testing.assert_allclose(values[0], [0, 5, 2 / 3, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_open"),
+    [
+        ([3.0, 1.0, 2.0, 0.0, 0.0], False),
+        ([3.0, 2.0, 0.0, 0.0, 0.0], False),
+        ([3.0, 2.0, 2.0, 0.0, 1.0], True),
+        ([3.0, 3.0, 2.0, 0.0, 1.0], True),
+    ],
+)
+def test_what_is_not_among_the_first_may_be_in_any_order(row: list[float], is_open: bool) -> None:
+    """The experts that a router leaves out are alike as often as not."""
+    given = {"x": np.array([row])}
+    bound = derive(followed(gate_of_the_top), given).errors(DOUBLE)
+    assert np.isinf(bound).all() if is_open else np.isfinite(bound).all()
