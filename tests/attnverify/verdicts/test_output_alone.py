@@ -59,6 +59,18 @@ def test_an_output_alone_is_judged_without_a_word_in_the_file(
     assert copy is not None and judge(copy, cases[0]).judged
 
 
+def test_a_function_that_wants_more_than_a_plain_call_is_asked_by_what_it_supports(
+    tmp_path: Path,
+) -> None:
+    text = PLAIN.format(factor=1).replace("q, k, v):", "q, k, v, sink=None):\n    wanted(sink)")
+    wanted = """
+def wanted(sink):
+    if sink is None:
+        raise NotImplementedError("a sink is wanted")
+"""
+    assert loaded(write(tmp_path, text + wanted)).implementations[0].is_alone
+
+
 @pytest.mark.parametrize(
     ("declared", "returned"),
     [
