@@ -31,14 +31,14 @@ def cross_entropy(
 
 
 def int8_attention(
-    q: Int8[ndarray, "B 2G N 64"],
-    k: Int8[ndarray, "B G 64C 64"],
-    v: Float[ndarray, "B G 64C 64"],
-    q_scale: Annotated[Float[ndarray, "B 2G 1"], (0, 0.02)],
-    k_scale: Annotated[Float[ndarray, "B G C"], (0, 0.02)],
-) -> Float[ndarray, "B 2G N 64"]:
-    k, k_scale, v = (np.repeat(x, 2, axis=1) for x in (k, np.repeat(k_scale, 64, axis=2), v))
-    score = np.einsum("bhnd,bhmd->bhnm", q, k) * q_scale[..., None] * k_scale[:, :, None]
+    q: Int8[ndarray, "B 2 N 64"],
+    k: Int8[ndarray, "B 1 64C 64"],
+    v: Float[ndarray, "B 1 64C 64"],
+    q_scale: Annotated[Float[ndarray, "B 2 1"], (0, 0.02)],
+    k_scale: Annotated[Float[ndarray, "B 1 C"], (0, 0.02)],
+) -> Float[ndarray, "B 2 N 64"]:
+    score = np.einsum("bhnd,bkmd->bhnm", q, k) * q_scale[..., None]
+    score = score * np.repeat(k_scale, 64, axis=2)[:, :, None]
     e = np.exp2(score - score.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True) @ v
 
