@@ -3,6 +3,7 @@ What PyTorch shows of the arithmetic of a function that it is called step by ste
 were stored between the steps of a softmax, and in what.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -21,6 +22,10 @@ def steps_of(call: Callable[[], Any]) -> Steps:
     found = set[tuple[str, str]]()
 
     class Seen(python_dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return "torch._dynamo" in sys.modules  # which to skip would import it, in a second
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -295,6 +295,7 @@ def built_in(frame: FrameType, function: Any) -> Iterator[str]:
         yield f"looks at its caller by {place}"
 
 
+@cache
 def is_library(file: str) -> bool:
-    """Tell whether a file is Python's, ours, or one that was installed."""
+    """Tell whether a file is Python's, ours, or one that was installed; asked at every call."""
     return "site-packages" in file or file.startswith((get_path("stdlib"), str(PACKAGE)))

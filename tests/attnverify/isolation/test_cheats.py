@@ -200,6 +200,14 @@ def test_a_library_that_is_fallen_back_on_is_told(tmp_path: Path) -> None:
     assert "calls the library's own scaled_dot_product_attention inside" in inside
 
 
+def test_whose_a_file_is_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked at each call that is watched, and took a fiftieth of a run."""
+    asked = list[str]()
+    monkeypatch.setattr(second_look, "get_path", lambda kind: asked.append(kind) or "/nowhere")
+    assert not any(second_look.is_library("/elsewhere/mine.py") for _ in range(3))
+    assert asked == ["stdlib"]
+
+
 def test_the_last_line_says_that_a_library_answers(tmp_path: Path) -> None:
     (tmp_path / "falls.py").write_text(TORCH)
     line = ("--op", "scaled_dot_product_attention", "--dtype", "float32", "--profile", "quick")
