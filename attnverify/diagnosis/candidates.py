@@ -233,7 +233,9 @@ def where_they_differ(
                 actual, expected = tuple(arrays(one.answer(unseen))), other.answer(unseen)
         except Exception:  # a fault may crash on what it was not written for
             continue
-        limits = None if case.operation.exact else case.bounds(resolve("wide", "", "", dtype))
+        limits = (
+            None if case.operation.exact else case.strict_bounds(resolve("wide", "", "", dtype))
+        )
         bounds = (None,) * len(actual) if limits is None else tuple(arrays(limits))
         if replace(unseen, actual=actual, bounds=bounds).distance(expected) > TWO_ERRORS:
             found.append(case)

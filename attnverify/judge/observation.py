@@ -87,6 +87,16 @@ class Observation:
         return found[: len(self.actual)] if unasked else found
 
     @cached_property
+    def law(self) -> float:
+        """The distance of the specification, by which each candidate's own is told to be small."""
+        return self.distance(self.expected)
+
+    @cached_property
+    def law_of_most(self) -> float:
+        """The same without the few elements that may have been rounded otherwise."""
+        return self.distance_of_most(self.expected)
+
+    @cached_property
     def widened_bounds(self) -> dict[int, tuple[ndarray, float | None]]:
         """The bounds as the comparison with any candidate widens them, by the output's number."""
         bounds = {number: bound for number, bound in enumerate(self.bounds) if bound is not None}

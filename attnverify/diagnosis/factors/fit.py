@@ -42,7 +42,7 @@ def fit_factor(operation: Operation, seen: Sequence[Observation]) -> Explanation
     wrong = [observation for observation in seen if observation.wrong][:MOST]
     if any(not o.bounds or o.bounds[0] is None or not has_all(o) for o in wrong):
         return None
-    if max((o.distance(o.expected) for o in wrong), default=0.0) < CLEARLY:
+    if max((o.law for o in wrong), default=0.0) < CLEARLY:
         return None
     if sum(count_wrong_numbers(o) for o in wrong) < ENOUGH:
         return None
@@ -98,7 +98,7 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
     named = [(o, output_names(o)) for o in wrong]
     for name in names:
         parts = [output_of(o, own.index(name)) for o, own in named if name in own]
-        off = [part for part in parts if part.distance(part.expected) > 1]
+        off = [part for part in parts if part.law > 1]
         if not off:
             continue
         if not any(part.actual[0].any() for part in off):
@@ -120,7 +120,7 @@ def each_output(wrong: Sequence[Observation]) -> Explanation | None:
 def nothing_but_zeros(wrong: Sequence[Observation]) -> Explanation | None:
     """Say which outputs are zeros alone, where these are all that is wrong."""
     off = [(name, output_of(o, n)) for o in wrong for n, name in enumerate(output_names(o))]
-    off = [(name, part) for name, part in off if part.distance(part.expected) > 1]
+    off = [(name, part) for name, part in off if part.law > 1]
     if not off or any(part.actual[0].any() for _, part in off):
         return None
     return Explanation.of(describe_zeros(list(dict.fromkeys(name for name, _ in off))))

@@ -61,7 +61,7 @@ def best_matches(
     worst = dict.fromkeys(among, 0.0)
     for observation in wrong:  # small ones are cheap, and few candidates outlive them
         distances = {candidate: candidate.distance(observation) for candidate in worst}
-        law = observation.distance(observation.expected)
+        law = observation.law
         worst = {
             candidate: max(worst[candidate], ratio)
             for candidate, ratio in distances.items()
@@ -93,7 +93,7 @@ def is_near(candidate: Candidate, seen: Observation) -> bool:
     wherever it is not: its own numbers, such as scores of -10000, may round to more than the bound.
     """
     ratio = candidate.distance(seen)
-    if ratio <= TWO_ERRORS or ratio > min(seen.distance(seen.expected) / FAR, FAR):
+    if ratio <= TWO_ERRORS or ratio > min(seen.law / FAR, FAR):
         return ratio <= TWO_ERRORS
     answer = seen.asked_for(candidate.answer(seen))
     parts = zip(seen.actual, seen.expected, answer, seen.bounds, strict=True)
@@ -112,7 +112,7 @@ def explaining(
     none is, those that are far nearer than the specification.
     """
     distances = [candidate.distance(seen) for candidate, _ in among]
-    nearest, law = min(distances, default=np.inf), seen.distance(seen.expected)
+    nearest, law = min(distances, default=np.inf), seen.law
     is_far_nearer = TWO_ERRORS < nearest < law / FAR
     most = CLEARLY * nearest if is_far_nearer else TWO_ERRORS
     return [each for each, far in zip(among, distances, strict=True) if far <= most]
@@ -120,9 +120,7 @@ def explaining(
 
 def law_of(candidate: Candidate, wrong: Sequence[Observation]) -> float:
     """How far the specification is from what was seen, by the yardstick of the candidate."""
-    if candidate.rounds:
-        return max(o.distance_of_most(o.expected) for o in wrong)
-    return max(o.distance(o.expected) for o in wrong)
+    return max(o.law_of_most if candidate.rounds else o.law for o in wrong)
 
 
 def rounded_ratio(ratio: float) -> float:

@@ -57,7 +57,7 @@ def explain_by_output(tried: Sequence[Candidate], seen: Sequence[Observation]) -
 def part_of(o: Observation, number: int) -> Observation:
     """One output of an observation, wrong where it is."""
     part = output_of(o, number)
-    return replace(part, ratio=part.distance(part.expected) if o.wrong else 0.0)
+    return replace(part, ratio=part.law if o.wrong else 0.0)
 
 
 def arranged(number: int) -> Iterator[Candidate]:

@@ -13,6 +13,7 @@ import pytest
 from attnverify.diagnosis.candidates import Candidate, candidates, pairs
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import match_candidates
+from attnverify.diagnosis.matching.best import best_matches
 from attnverify.diagnosis.matching.parts import SEVERAL, explain_in_parts, is_chance
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
@@ -53,6 +54,23 @@ def observations() -> list[Observation]:
             waves = np.cos(np.arange(expected[0].size)).reshape(expected[0].shape)
             found.append(answered(seen, expected[0] + waves))
     return found
+
+
+def test_how_far_the_specification_is_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was measured anew for each of hundreds of candidates: an eighth of a diagnosis."""
+    seen, asked, measure = (
+        [o for o in observations() if o.wrong][:2],
+        list[bool](),
+        Observation.distance,
+    )
+
+    def distance(o: Observation, answer: Any) -> float:
+        asked.append(answer is o.expected)
+        return measure(o, answer)
+
+    monkeypatch.setattr(Observation, "distance", distance)
+    assert best_matches(candidates(SDPA), seen)
+    assert len(asked) > 100 and sum(asked) == len(seen) == 2
 
 
 PAIRS = (
