@@ -3,7 +3,7 @@ Observations: what an implementation answered to a recipe, beside what the speci
 for a diagnosis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,7 @@ from attnverify.judge.invoke import (
     to_backend_arrays,
 )
 from attnverify.judge.judging import checked_output
-from attnverify.precision import FORMATS
+from attnverify.precision import FORMATS, Precision
 
 
 @dataclass(frozen=True)
@@ -240,18 +240,24 @@ def observe_one(
         checked_output(output, e, dtype, implementation, "output")
         for output, e, dtype in zip(own, expected, dtypes, strict=True)
     )
-    bound = case.bounds(implementation.precision(case.dtype))
-    bounds = (
-        tuple(returned(implementation, arrays(bound)))
-        if bound is not None
-        else (None,) * len(expected)
-    )
-    each = [
-        compare(a, e, b, largest_representable(dtype))
-        for a, e, b, dtype in zip(actual, expected, bounds, dtypes, strict=True)
-    ]
+    for limits in (case.strict_bounds, case.bounds):  # the first are cheaper, and hold what passes
+        bounds = bounds_seen(implementation, case, limits, len(expected))
+        each = [
+            compare(a, e, b, largest_representable(dtype))
+            for a, e, b, dtype in zip(actual, expected, bounds, dtypes, strict=True)
+        ]
+        if all(c.passed for c in each):
+            break
     ratio = max((c.budget if c.passed else max(c.budget, 1 + 1e-9) for c in each), default=0.0)
     return Observation(case, actual, tuple(expected), bounds, ratio)
+
+
+def bounds_seen(
+    implementation: Implementation, case: Case, limits: Callable[[Precision], Any], count: int
+) -> tuple[ndarray | None, ...]:
+    """The bounds of what it returns, so many results; None of each that is exact."""
+    bound = limits(implementation.precision(case.dtype))
+    return (None,) * count if bound is None else tuple(returned(implementation, arrays(bound)))
 
 
 def returned(implementation: Implementation, results: list[ndarray]) -> list[ndarray]:
@@ -289,9 +295,7 @@ def passed_observation(implementation: Implementation, case: Case) -> Observatio
     """What is known of a case that passed: the answer is within its bounds of the expected one."""
     case = case_shown(implementation, case)
     expected = tuple(returned(implementation, arrays(case.expected)))
-    bound = case.bounds(implementation.precision(case.dtype))
-    limits = [None] * len(expected) if bound is None else returned(implementation, arrays(bound))
-    bounds = tuple(limits)
+    bounds = bounds_seen(implementation, case, case.strict_bounds, len(expected))
     return Observation(case, expected, expected, bounds, 0.0)
 
 

@@ -14,6 +14,7 @@ from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import compare_outputs, judge
+from attnverify.judge.observation import observe_one
 from attnverify.judge.side_effects import judge_side_effects
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
@@ -210,6 +211,13 @@ def test_what_is_right_passes_everywhere(name: str, folder: str) -> None:
 
 
 RECIPE = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("softmax_right", False), ("softmax_zeros", True)])
+def test_what_passes_is_seen_without_what_the_specification_errs(name: str, wrong: bool) -> None:
+    """That takes as long to work out as the bound itself, and is asked for what is wrong alone."""
+    seen = observe_one(implementation(name), Case(RECIPE, "float32"))
+    assert seen.wrong == ("_reference_error" in vars(seen.case)) == wrong
 
 
 def test_a_case_is_judged_by_itself() -> None:
