@@ -6,7 +6,7 @@ FIRST = "scaled_dot_product_attention"
 """What is meant by attention alone, where a part of a word is that of several."""
 
 IN_THE_FIELD = {
-    **dict.fromkeys(("sdpa", "flash", "flash_attention"), FIRST),
+    **dict.fromkeys(("attention", "sdpa", "flash", "flash_attention"), FIRST),
     **dict.fromkeys(("gqa", "mqa", "swa", "grouped_query", "multi_query"), "grouped_attention"),
     **dict.fromkeys(("grouped_query_attention", "multi_query_attention"), "grouped_attention"),
     "sliding_window_attention": "grouped_attention",

@@ -99,8 +99,9 @@ def parse_operation(text: str, names: Callable[[], Iterable[str]] = operation_na
 
 
 def parse_listed(text: str) -> str:
-    """One of the names that ``attnverify list`` prints."""
-    return parse_operation(text, exported_names)
+    """One of the names that ``attnverify list`` prints, or a part that several have."""
+    is_part = len(text) > 2 and any(text in name for name in operation_names())
+    return text if is_part else parse_operation(text, exported_names)
 
 
 def parse_dtype(text: str) -> str:

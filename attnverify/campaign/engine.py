@@ -66,7 +66,7 @@ from attnverify.report.causes.words import (
     representative_cells,
 )
 from attnverify.report.json_report import as_json, write_reports
-from attnverify.report.next_steps import describe_outcomes, next_steps, see_again
+from attnverify.report.next_steps import Cut, describe_outcomes, next_steps, see_again
 from attnverify.report.table import format_table, header, number_of
 from attnverify.report.terminal_colours import print_folded, terminal_width, use_colour
 from attnverify.session import (
@@ -319,7 +319,9 @@ def finish(state: Campaign, chosen: argparse.Namespace, seconds: float) -> int:
     asked = {"--report": chosen.report, "--report-json": chosen.report_json}
     print_folded(write_reports(report, asked))
     print_folded(see_again(state.run, tallies, chosen.report))
-    print_folded([*next_steps(state.run, tallies), *describe_outcomes(state.run, tallies)])
+    unreached = {at for at, sum_ in state.sums.items() if not sum_.units}
+    cut = Cut([cell for cell in state.run.cells(None) if place(cell) in unreached])
+    print_folded([*next_steps(state.run, tallies), *describe_outcomes(state.run, tallies, cut)])
     return status(state, tallies, missed)
 
 

@@ -22,15 +22,19 @@ LISTED = Value(replace(OPTIONS["op"], parse=parse_listed, words=exported_names))
 
 
 def print_operations(operation: str | None) -> int:
-    """Every operation in a line and what it is in another, or all that there is to know of one."""
+    """
+    Every operation in a line and what it is in another, or those that have a word in their names;
+    all that there is to know of one.
+    """
     from attnverify.catalogue.operation import CATALOGUE
 
-    if operation:
+    if operation in CATALOGUE:
         print_folded(describe(CATALOGUE[operation]))
         return 0
     print_folded(
         line
         for name, one in CATALOGUE.items()
+        if not operation or (operation in name and not one.is_gradient)
         for line in (
             f"{name}({', '.join(one.arguments)})",
             f"  {sentence(one.specification).partition('. ')[0].rstrip('.:')}.",
@@ -129,7 +133,8 @@ list_operations = Command(
     "list",
     callback=print_operations,
     params=[click.Argument(["operation"], type=LISTED, required=False, metavar="[OPERATION]")],
-    help="List the operations of the catalogue; of one, its shapes, defaults and conventions.",
+    help="List the operations of the catalogue, or those with a word in their names; of one, its "
+    "shapes, defaults and conventions.",
     short_help="List the operations of the catalogue, or say what one is.",
     example="attnverify list alibi_attention",
 )

@@ -12,8 +12,8 @@ from attnverify.options import Option
 
 STATUS = (
     "Exit status: 0 everything passed (or failed as known), 1 something failed, 2 a backend is "
-    "broken or missing, nothing was judged, or the run was interrupted, 3 an error of attnverify "
-    "itself, 4 an option is wrong"
+    "broken or missing, nothing was judged, or the run was cut before all was that must hold, 3 an "
+    "error of attnverify itself, 4 an option is wrong"
 )
 
 PLAIN = "Exit status: 0 done, 2 a file cannot be read, 4 an option is wrong"

@@ -5,6 +5,7 @@ failures have one cause is told by the names of the explanations.
 
 from dataclasses import dataclass, replace
 
+from attnverify.inputs.recipe import in_letters
 from attnverify.judge.case import Case
 
 
@@ -15,10 +16,12 @@ class Explanation:
 
     name   which mistake it is, the same in every dtype and at every size
     words  the same with the numbers of this failure
+    declares  the value of PRECISION under which the cases pass; "" where there is none
     """
 
     name: str
     words: str
+    declares: str = ""
 
     @classmethod
     def of(cls, words: str) -> "Explanation":
@@ -63,5 +66,4 @@ class Cause:
 
 def describe_sizes(case: Case) -> str:
     """Write `` (seen with B=1 M=7 N=5)``."""
-    sizes = " ".join(f"{letter}={size}" for letter, size in sorted(case.recipe.sizes.items()))
-    return f" (seen with {sizes})"
+    return f" (seen with {in_letters(case.recipe.sizes)})"

@@ -38,7 +38,7 @@ from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forwa
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several
 from attnverify.diagnosis.mistakes.arithmetic import output_format
-from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom
+from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom, find_narrow_step
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
 from attnverify.diagnosis.whereabouts.probes import localize
 from attnverify.inputs.sampling import resized
@@ -216,8 +216,9 @@ def explain(
         return each
     if among is None and (text := match_text(implementation, wrong, passed, budget)):
         return cause_of_candidates(text)
-    part = explain_in_parts(tried, wrong, passed)
-    if part:
+    if among is None and (narrow := find_narrow_step(implementation, wrong)):
+        return Cause(narrow.words, (narrow,))
+    if part := explain_in_parts(tried, wrong, passed):
         return part
     rest = look_at(implementation, more[:MOST_PLACES], budget) if operation.is_gradient else []
     return localize(implementation, [*failing, *(o for o in rest if o.wrong)], budget)

@@ -4,14 +4,14 @@ which they pass. PyTorch's attention on a CPU keeps them so: it shows at thousan
 """
 
 from dataclasses import replace
-from json import dumps
 
 from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Cause, Explanation
+from attnverify.diagnosis.declaring import declare
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.judging import is_right
-from attnverify.precision import FORMATS, find_fields
+from attnverify.precision import FORMATS
 
 HALVES = ("float16", "bfloat16")
 
@@ -24,23 +24,19 @@ def find_narrow_partials(implementation: Implementation, case: Case) -> Cause | 
     """
     if case.dtype not in HALVES or not _passes_with_partials(implementation, case):
         return None
-    backend, names = implementation.backend, (implementation.operation.name, implementation.name)
     shown = [
         dtype
         for dtype in HALVES
         if dtype == case.dtype
         or (
-            not backend.declared.leaves_out(dtype)
+            not implementation.backend.declared.leaves_out(dtype)
             and _shows_partials(implementation, case_of(case.recipe, dtype))
         )
     ]
-    declared = {
-        dtype: find_fields(backend.precision, *names, dtype) | {"grad_partial": dtype}
-        for dtype in shown
-    }
+    declared = declare(implementation, {dtype: {"grad_partial": dtype} for dtype in shown})
     dtypes = " and ".join(shown)
-    words = say.PARTIALS_DECLARED.format(dtype=dtypes, declared=dumps(declared))
-    return Cause(words, (Explanation(say.PARTIALS.format(dtype=dtypes), words),))
+    words = say.PARTIALS_DECLARED.format(dtype=dtypes, declared=declared)
+    return Cause(words, (Explanation(say.PARTIALS.format(dtype=dtypes), words, declared),))
 
 
 def _shows_partials(implementation: Implementation, case: Case) -> bool:

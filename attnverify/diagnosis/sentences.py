@@ -42,10 +42,16 @@ FREEDOM_DECLARED = NEARNESS + (
     "{what}; if the kernel does so, declare PRECISION = {declared}, under which these cases pass"
 )
 
+NARROW_STEP = "something is computed in float32"
+NARROW_STEP_SEEN = NARROW_STEP + (
+    ": it is right to the digits of float32; make each constant, table and step in float64, or "
+    "leave float64 out of DTYPES"
+)
+
 OPERANDS = "operands in {name}"
 OPERANDS_DECLARED = (
     "operands in {name}: the answer is the same, bit for bit, when {argument} is rounded to it; "
-    'declare PRECISION = {{"operand": "{declared}"}}, under which these cases pass'
+    "declare PRECISION = {declared}, under which these cases pass"
 )
 
 PARTIALS = "sums kept in {dtype} between blocks"

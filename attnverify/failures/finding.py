@@ -59,6 +59,7 @@ class Finding:
     notes      what else its reader should know
     mend       the change of the file that makes it right, where nothing else explains it
     offer      the line that would declare it as known
+    hung       the seconds after which a call was ended that had no answer; 0 for another failure
     """
 
     kind: str
@@ -74,6 +75,7 @@ class Finding:
     notes: tuple[str, ...] = ()
     mend: Mend | None = None
     offer: KnownFailureLine | None = None
+    hung: float = 0.0
 
     @property
     def symptom(self) -> str:

@@ -19,6 +19,11 @@ LARGE = 2**18
 """Numbers in the largest array of a call: 2 MB of float64."""
 
 
+def in_letters(sizes: dict[str, int]) -> str:
+    """Write ``B=1 N=2``."""
+    return " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
+
+
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """

@@ -185,6 +185,7 @@ def result_of_death(worker: Worker, cell: Cell, options: Options, death: WorkerD
         message="\n".join(death.last_output),
         record=record,
         notes=notes,
+        hung=death.hung,
     )
     return replace(cell.result(), findings=[finding])
 

@@ -38,6 +38,7 @@ from attnverify.specified import register_inherited
 from attnverify.verdicts.cell import Cell, cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.found_out import find_alone
+from attnverify.verdicts.one_case import found_so_far
 from attnverify.verdicts.tally import Options
 
 Message = dict[str, Any]
@@ -57,6 +58,7 @@ def main() -> None:
             request = json.loads(channel.recv_bytes())
             announcer = Announcer(board)
             announce.set(announcer.tell)
+            found_so_far.set(announcer.note)
             begins = {"during": "the beginning of the cell"}, SLOW
             board.write(*(request["case"], 1.0) if "case" in request else begins)
             answer = handle_request(backend, request)
@@ -151,6 +153,12 @@ class Announcer:
         self.board = board
         self.case: Message = {}
         self.check: tuple[str, Message] | None = None
+        self.found: Message = {}
+        self.begun = 0
+
+    def note(self, found: Message) -> None:
+        """Let the parent know of what was found so far, with what is run next."""
+        self.found = {"found": found}
 
     def tell(
         self,
@@ -167,7 +175,8 @@ class Announcer:
             "operation": implementation.operation.name,
             "implementation": implementation.name,
             "dtype": dtype,
-        }
+        } | self.found
+        self.begun += 1
         case |= (
             {"check": self.check[1]}
             if self.check
@@ -175,10 +184,11 @@ class Announcer:
             if drawn
             else {}
         )
+        shown = case | {"begun": self.begun}
         if drawn is not None:
-            self.board.write(case | {"during": "the specification's answer before it"}, SLOW)
+            self.board.write(shown | {"during": "the specification's answer before it"}, SLOW)
             drawn.prepare(implementation.precision(dtype))
-        self.board.write(case, 1.0)
+        self.board.write(shown, 1.0)
         self.case = case
 
 

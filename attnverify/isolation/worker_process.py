@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 from attnverify import PACKAGE
-from attnverify.inputs.recipe import Recipe
+from attnverify.inputs.recipe import Recipe, in_letters
 from attnverify.isolation.readings import (
     Moment,
     available,
@@ -27,16 +27,13 @@ from attnverify.isolation.readings import (
     seconds_since,
 )
 from attnverify.isolation.status_board import SIZE, SLOW, StatusBoard, on_case_begun
+from attnverify.verdicts.one_case import found_so_far
 
 POLL = 0.05
 
 
 NEARLY_NOTHING = 0.03
 """Of a machine's memory: where no more is left, the system begins to end processes."""
-
-
-HUNG = "did not answer in"
-"""How the words begin of what was ended for its time."""
 
 
 LAST_WORDS = 12
@@ -87,12 +84,16 @@ class Limits:
 
 
 class WorkerDied(Exception):
-    """The worker is gone: how, in ``words``, and what it was about to run."""
+    """
+    The worker is gone: how, in ``words``, and what it was about to run; ``hung``: the seconds after
+    which one that gave no sign of life was ended, 0 for another.
+    """
 
-    def __init__(self, words: str, case: dict[str, Any], output: str) -> None:
-        self.words, self.case = words, case
+    def __init__(self, words: str, case: dict[str, Any], output: str, hung: float = 0.0) -> None:
+        self.words, self.case, self.hung = words, case, hung
         self.headline = f"{words} {describe_case(case)}"
-        self.last_output = [*describe_slow(words, case), *last_output(output)]
+        slow = [describe_slow(hung, case)] if hung and "during" not in case else []
+        self.last_output = [*slow, *last_output(output)]
         super().__init__("\n  ".join([self.headline, *self.last_output]))
 
 
@@ -110,19 +111,11 @@ def describe_case(case: dict[str, Any]) -> str:
     return f"on {drawn}" if drawn else "before its import"
 
 
-def describe_slow(words: str, case: dict[str, Any]) -> list[str]:
+def describe_slow(seconds: float, case: dict[str, Any]) -> str:
     """Say of a call that was ended for its time how large it is, and how to give it more."""
-    seconds = words.removeprefix(f"{HUNG} ").removesuffix(" s")
-    if seconds == words or "during" in case:
-        return []
-    sizes = letters((case.get("recipe") or {}).get("sizes", {}))
-    told = f"it is slow, or stuck; --case-seconds {5 * float(seconds):g} gives it longer"
-    return [f"{sizes}: {told}" if sizes else told]
-
-
-def letters(sizes: dict[str, int]) -> str:
-    """Write ``B=1 N=2``."""
-    return " ".join(f"{letter}={size}" for letter, size in sorted(sizes.items()))
+    sizes = in_letters((case.get("recipe") or {}).get("sizes", {}))
+    told = f"it is slow, or stuck; --case-seconds {5 * seconds:g} gives it longer"
+    return f"{sizes}: {told}" if sizes else told
 
 
 def last_output(output: str) -> list[str]:
@@ -212,31 +205,40 @@ class Worker:
 
     def answer(self) -> dict[str, Any]:
         """Wait for an answer and watch meanwhile. Raises Died."""
-        count, since, seconds = -1, self.now(), SLOW * self.limits.seconds
+        count, begun, since, seconds = -1, 0, self.now(), SLOW * self.limits.seconds
         while not self.channel.poll(POLL):
             mark = self.board.read()
             if mark is not None and mark.count != count:
-                if mark.factor == 1:  # no import, and not the specification's own answer
-                    on_case_begun.get()(mark.case or {}, max((mark.count - count) // 2, 1))
+                case = mark.case or {}
+                if (many := case.get("begun", 0) - begun) > 0:
+                    begun += many
+                    on_case_begun.get()(case, many)
+                if "found" in case:
+                    found_so_far.get()(case["found"])
                 count, since, seconds = mark.count, self.now(), mark.factor * self.limits.seconds
-            if words := self.trouble(seconds_since(since, self.now()), seconds):
+            if words := self.trouble():
                 raise self.dead(words)
+            if seconds_since(since, self.now()) > seconds:
+                raise self.stuck(seconds)
         try:
             found: dict[str, Any] = json.loads(self.channel.recv_bytes())
         except (EOFError, OSError, ValueError):
             raise self.dead(self.end()) from None
         return found
 
-    def trouble(self, elapsed: float, seconds: float) -> str:
+    def stuck(self, seconds: float) -> WorkerDied:
+        """End a process that gave no sign of life; it writes down where it stands."""
+        assert self.process is not None
+        with suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(2 * POLL)
+        return self.dead(f"did not answer in {seconds:g} s", seconds)
+
+    def trouble(self) -> str:
         """Say what has gone wrong while no answer came, or ""."""
         assert self.process is not None
         if self.process.poll() is not None and not self.channel.poll(0):
             return self.end()
-        if elapsed > seconds:
-            with suppress(OSError):
-                self.process.send_signal(signal.SIGUSR1)  # it writes down where it stands
-                time.sleep(2 * POLL)
-            return f"{HUNG} {seconds:g} s"
         if words := self.excess():
             return words
         if os.fstat(self.file.fileno()).st_size - self.printed > self.limits.output * 2**20:
@@ -269,12 +271,12 @@ class Worker:
             else f"exited with status {status}"
         )
 
-    def dead(self, words: str) -> WorkerDied:
+    def dead(self, words: str, hung: float = 0.0) -> WorkerDied:
         """End the process with all that it has started; what is to be told of it."""
         output = self.output()
         self.close()
         mark = self.board.read()
-        return WorkerDied(words, (mark and mark.case) or {}, output)
+        return WorkerDied(words, (mark and mark.case) or {}, output, hung)
 
     def close(self) -> None:
         """End the process; the next request starts another."""

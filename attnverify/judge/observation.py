@@ -133,6 +133,8 @@ class Observation:
         is for.
         """
         actual, bound = self.actual[number], self.bounds[number]
+        if np.iscomplexobj(other):  # a power of a negative number: nobody's answer
+            other = np.full(other.shape, np.nan)
         with np.errstate(all="ignore"):
             if other.dtype != bool:
                 other = other.astype(numpy_dtype(self.dtype)).astype(np.float64)

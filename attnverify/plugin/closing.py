@@ -25,6 +25,7 @@ from attnverify.report.causes.words import (
 from attnverify.report.json_report import as_json, write_reports
 from attnverify.report.live.progress import tallies_of
 from attnverify.report.next_steps import (
+    Cut,
     declaration,
     describe_outcomes,
     is_failed,
@@ -37,6 +38,7 @@ from attnverify.report.table import describe_given, format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
+from attnverify.verdicts.one_case import found_so_far
 
 
 def folded(report: pytest.TestReport, width: int | None) -> pytest.TestReport:
@@ -77,14 +79,31 @@ class Collector:
         self.tallies: list[dict[str, Any]] = []
         self.red: set[int] = set()
         self.failed: list[pytest.TestReport] = []
-        self.left_out: list[str] = []
+        self.judged: set[str] = set()
+        self.reported: set[str] = set()
+        self.found: dict[str, Any] = {}
+        """What was found in the cell under way."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        """Listen to what is found in a cell before it has a verdict."""
+        token = found_so_far.set(self.note)
+        try:
+            return (yield)
+        finally:
+            found_so_far.reset(token)
+
+    def note(self, found: dict[str, Any]) -> None:
+        self.found = found
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
             self.tallies.extend(found := tallies_of(report))
             self.red |= {id(tally) for tally in found if report.failed}
-        if report.when == "setup":
-            self.left_out += [str(x) for name, x in report.user_properties if name == "left out"]
+            self.judged |= {report.nodeid} if found else set()
+            self.found = {}
+        if report.when == "call" or report.skipped:
+            self.reported.add(report.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
@@ -126,17 +145,18 @@ def print_summary(
     run: Verification,
     tallies: list[dict[str, Any]],
     reports: dict[str, str | None],
-    left_out: list[str],
+    cut: Cut,
     limits: list[str],
 ) -> None:
     """
     Print the last section of a run; the reports that were asked for are written as well. Cells that
-    were left out are told, by ``limits`` and in the reports, of a green run too.
+    were not judged are told, by ``limits`` and in the reports, of a green run too.
     """
     width, colour = terminal_width(sys.stdout), reporter.hasmarkup
     quiet = is_quiet(reporter.config)
     brief = is_brief(reporter.config) and bool(wrong_cells(run, tallies))
-    right = is_brief(reporter.config) and is_right(run, tallies)
+    is_early = bool(cut.left) and not tallies
+    right = is_brief(reporter.config) and (is_early or is_right(run, tallies))
 
     def show(lines: Iterable[str], **markup: bool) -> None:
         for line in lines if not quiet else ():
@@ -149,7 +169,8 @@ def print_summary(
         show(answer(run, tallies, width))
         tell([*rows_in_words(run, tallies), *describe_given(run), *taken_or_refused(run)])
     elif right:
-        tell([*right_in_words(run, tallies), *describe_given(run), *notes_of(run)])
+        told = [*right_in_words(run, tallies), *describe_given(run), *notes_of(run)]
+        tell([] if is_early else told)
     else:
         if not quiet:
             reporter.section("verification")
@@ -167,13 +188,14 @@ def print_summary(
     tell(describe_unmatched(run), yellow=True)
     damaged = describe_damaged_records(run.options.failures)
     tell((f"warning: {words}" for words in damaged), yellow=True)
-    report = as_json(run, tallies) | ({"left_out": left_out} if left_out else {})
+    report = as_json(run, tallies) | cut.as_dict()
     for words in write_reports(report, reports):
         tell([words], red=True)
     page = reports["--report"]
-    tell(more_words(page, right) if brief or right else see_again(run, tallies, page))
-    tell(next_steps(run, tallies, bool(left_out or limits)))
-    outcomes = describe_outcomes(run, tallies, short=quiet or brief)
+    more = more_words(page, right) if brief or right else see_again(run, tallies, page)
+    tell(more if not is_early else [])
+    tell(next_steps(run, tallies, bool(cut.left or limits)))
+    outcomes = describe_outcomes(run, tallies, cut, short=quiet or brief)
     for line in outcomes if quiet or brief else fold_lines(outcomes, width):  # one line an outcome
         reporter.write_line(colourize(line, colour))
 

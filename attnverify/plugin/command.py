@@ -40,6 +40,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reporter = plugins.get_plugin("terminalreporter")
     if reporter is not None:
         reporter._report_keyboardinterrupt = nothing  # its line names a file of ours
+    if reporter is not None and session.config.option.maxfail:
+        ruled = reporter.write_sep  # "stopping after 1 failures" would be the last line
+        reporter.write_sep = lambda sep, *words, **markup: (
+            sep == "!" or ruled(sep, *words, **markup)
+        )
     if reporter is None or not is_quiet(session.config):
         return
     reporter._show_progress_info = False  # without dots there is no share of them either

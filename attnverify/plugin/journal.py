@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.store import save_or_say
+from attnverify.report.next_steps import Cut, failures_option
 from attnverify.report.table import number_of
 from attnverify.verdicts.journal import Journal, fingerprint, journal_of
+from attnverify.verdicts.tally import Options
 
 
 def open_journal(config: pytest.Config, sources: list[str], settings: Any) -> Journal | None:
@@ -29,20 +33,22 @@ def open_journal(config: pytest.Config, sources: list[str], settings: Any) -> Jo
     return journal
 
 
-def tell_cut(left_out: list[str], judged: int, minutes: float | None) -> list[str]:
-    """Say which cells a run had no time for."""
-    if not left_out:
+def tell_cut(cut: Cut, judged: int, minutes: float | None) -> list[str]:
+    """Say which cells a run had no time for, or has not reached."""
+    if not cut.left:
         return []
     aspects = dict[str, list[str]]()
-    for title in left_out:
-        aspect, _, own = title.partition(" of ")
-        aspects.setdefault(own, []).append(aspect)
+    for cell in cut.left:
+        own = cell.implementation
+        whose = f"{own.name} of {own.backend.name} in {cell.dtype}"
+        aspects.setdefault(whose, []).append(cell.aspect)
     told = [f"{own} ({', '.join(kinds)})" for own, kinds in aspects.items()]
     named = "; ".join(told[:TOLD])
+    why = "not finished" if minutes is None else f"cut by --minutes {minutes:g}"
     rest = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
     return [
-        f"cut by --minutes {minutes:g}: {len(left_out)} of {len(left_out) + judged} cells were not "
-        f"judged, and nothing is known of them: {named}{rest}",
+        f"{why}: {len(cut.left)} of {len(cut.left) + judged} cells were not judged, and "
+        f"nothing is known of them: {named}{rest}",
         "next, to judge them too: the same line with --resume",
     ]
 
@@ -51,20 +57,33 @@ TOLD = 3
 """Of so many implementations and dtypes the cells are named where a run was cut."""
 
 
-def tell_interrupted(selected: int, judged: int, under_way: str, profile: str) -> list[str]:
+def tell_interrupted(cut: Cut, judged: int, under_way: str, options: Options) -> list[str]:
     """
     Say what a run that was broken off has not judged, and how to have it: by what was judged
-    before, or sooner. Of a cell ``under_way`` nothing is kept.
+    before, or sooner. Of a cell ``under_way`` what it has found is kept, and nothing else.
     """
     lost = f", {under_way}" if under_way else ""
-    sooner = ["next, for a verdict sooner: --profile quick"] * (profile != "quick")
+    found = tell_found(cut, options.failures)
+    sooner = ["next, for a verdict sooner: --profile quick"] * (options.profile != "quick")
     if not judged:
-        return [f"interrupted before any cell had a verdict{lost}: nothing to go on with", *sooner]
+        told = f"interrupted before any cell had a verdict{lost}: nothing to go on with"
+        return [told, *found, *sooner]
     return [
-        f"interrupted: {selected - judged} of {selected} cells were not judged{lost}",
+        f"interrupted: {len(cut.left)} of {len(cut.left) + judged} cells were not judged{lost}",
+        *found,
         "next, to go on where it was broken off: the same line with --resume",
         *sooner,
     ]
+
+
+def tell_found(cut: Cut, failures: str) -> list[str]:
+    """Say what was found in the cell under way, which nothing has explained, and record it."""
+    if not cut.found:
+        return []
+    record = FailureRecord(**cut.found["record"])
+    kept = save_or_say(record, failures, None)
+    replay = f"next, to see it: {record.replay_line}{failures_option(failures)}"
+    return [f"found in the cell under way, and not explained yet: {cut.words}", *(kept or [replay])]
 
 
 def tell_resumed(config: pytest.Config, journal: Journal | None) -> list[str]:

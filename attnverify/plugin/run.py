@@ -7,7 +7,6 @@ tallies.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +31,6 @@ from attnverify.plugin.state import (
 from attnverify.report.junit import WordedProperties
 from attnverify.report.live.progress import progress_of
 from attnverify.report.table import header
-from attnverify.report.terminal_colours import fold_lines, terminal_width
 from attnverify.session import unjudged_backends, unmatched_known_failures
 from attnverify.verdicts.cell import Cell, run_order, telling_order
 from attnverify.verdicts.tally import JUDGED
@@ -47,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STATE] = State()
     config.pluginmanager.register(config.stash[STATE].collector)
     if not is_worker(config):
-        config.pluginmanager.register(WordedProperties())
+        config.pluginmanager.register(WordedProperties(config.stash[STATE].never_reported))
     if named_on_the_line(config):
         verification_of(config)
 
@@ -160,8 +158,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a cell out that would begin after the minutes of this run."""
     minutes, cell = item.config.getoption("attn_minutes"), cell_of(item)
     if cell is not None and item.config.stash[STATE].is_over(minutes):
-        item.user_properties.append(("left out", cell.title))
-        pytest.skip(f"left out: --minutes {minutes:g} is over")
+        pytest.skip(f"not judged: --minutes {minutes:g} is over")
 
 
 def has_no_cell(item: pytest.Item) -> bool:
@@ -175,7 +172,15 @@ def has_no_cell(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    session.config.stash[STATE].selected = sum(cell_of(item) is not None for item in session.items)
+    state = session.config.stash[STATE]
+    state.chosen = {item.nodeid: None for item in session.items if cell_of(item)}
+    state.selected = len(state.chosen)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Learn in the controller of pytest-xdist, which collects nothing, what its workers run."""
+    node.config.stash[STATE].chosen |= dict.fromkeys(ids)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -187,31 +192,27 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if state.problem and state.verification is None:
         terminalreporter.write_line(f"ERROR: {state.problem}", red=True)
     run = state.verification
-    if run is None or config.getoption("collectonly"):
-        return
     is_broken_off = exitstatus == pytest.ExitCode.INTERRUPTED and not terminalreporter.stats.get(
         "error"
     )
-    width = terminal_width(sys.stdout)
-    progress, profile = config.pluginmanager.get_plugin(PROGRESS), config.getoption("attn_profile")
-    under_way = progress.under_way() if progress else ""
-    told = tell_interrupted(state.selected, len(state.tallies), under_way, profile)
-    broken_off = told if is_broken_off else []
-    is_judged = state.collected and not (state.is_narrowed() or broken_off)
+    if run is None and is_broken_off and named_on_the_line(config):
+        terminalreporter.write_line("attnverify: interrupted before anything was judged")
+    if run is None or config.getoption("collectonly"):
+        return
+    minutes, cut = config.getoption("attn_minutes"), state.cut(run)
+    is_judged = state.collected and not state.is_narrowed()
     if state.tallies or is_judged:
-        left = state.collector.left_out
-        minutes = config.getoption("attn_minutes")
-        limits = [
-            *tell_cut(left, len(state.tallies), minutes),
-            *tell_resumed(config, state.journal),
-            *broken_off,
-        ]
-        if seeks_mends(config) and not (broken_off or state.is_over(minutes)):
+        is_over = state.is_over(minutes)
+        limits = tell_resumed(config, state.journal)
+        if not is_broken_off:
+            limits = tell_cut(cut, len(state.tallies), minutes if is_over else None) + limits
+        else:
+            progress = config.pluginmanager.get_plugin(PROGRESS)
+            under_way = progress.under_way() if progress else ""
+            limits += tell_interrupted(cut, len(state.tallies), under_way, run.options)
+        if seeks_mends(config) and not (is_broken_off or is_over):
             note_mends(run, state.tallies)
-        print_summary(terminalreporter, run, state.tallies, report_paths(config), left, limits)
-    elif broken_off:
-        for line in fold_lines([f"attnverify: {broken_off[0]}", *broken_off[1:]], width):
-            terminalreporter.write_line(line)
+        print_summary(terminalreporter, run, state.tallies, report_paths(config), cut, limits)
     elif named_on_the_line(config):
         terminalreporter.write_line("attnverify: no differential test was run: nothing was judged")
 
@@ -248,6 +249,6 @@ def final_status(config: pytest.Config, state: State, status: int) -> int:
         for backend in run.backends
         if (named and backend.source in sources) or not parse_source(backend.source).is_column
     }
-    if unjudged_backends(run) or not asked <= judged:
+    if unjudged_backends(run) or not asked <= judged or state.cut(run).required(run):
         return 2
     return 1 if unmatched_known_failures(run) else status

@@ -11,6 +11,8 @@ import pytest
 
 from attnverify.plugin import BACKENDS
 from attnverify.plugin.closing import Collector
+from attnverify.report.live.progress import name_of
+from attnverify.report.next_steps import Cut
 from attnverify.session import Verification
 from attnverify.verdicts.journal import Journal
 
@@ -21,7 +23,7 @@ class State:
     What a pytest run has to do with us.
 
     collected  whether differential tests were collected; cells: how many; selected: how many of
-               them are left to run
+               them are left to run; chosen: their names, under xdist those of all tests
     problem    why they cannot run: an option that is wrong, told once everything is collected
     """
 
@@ -32,11 +34,22 @@ class State:
     collected: bool = False
     cells: int = 0
     selected: int = 0
+    chosen: dict[str, None] = field(default_factory=dict)
     problem: str = ""
 
     def is_over(self, minutes: float | None) -> bool:
         """Tell whether no further cell is to begin."""
         return minutes is not None and time.monotonic() - self.started > 60 * minutes
+
+    def never_reported(self) -> list[str]:
+        """Name the tests of which no report was given: the run was broken off."""
+        return [name for name in self.chosen if name not in self.collector.reported]
+
+    def cut(self, run: Verification) -> Cut:
+        """Find what was chosen and not judged, and what was found in the cell under way."""
+        left = {name_of(name) for name in self.chosen if name not in self.collector.judged}
+        cells = [x for x in run.cells(None) if f"{x.id} {x.aspect.lower()}" in left] if left else []
+        return Cut(cells, self.collector.found)
 
     @property
     def tallies(self) -> list[dict[str, Any]]:

@@ -172,14 +172,14 @@ def parts_of(cause: RootCause, source: str) -> list[str]:
     only = f"only when {' and '.join(finding.condition)}{held}" if finding.condition else ""
     seen = ", ".join(part for part in (finding.share, only) if part)
     path, line = find_place(source, shown)
-    place = f"{path}:{line}, " if path and line > 1 else ""
-    cell = f"{shown['implementation']} {shown['aspect']} {shown['dtype']}"
+    place = f" ({path}:{line})" if path and line > 1 else ""
+    cell = f"in {shown['implementation']}{place}, {shown['aspect']} {shown['dtype']}"
     more = of_replayed(finding, numbers) if finding.cause else ""
     if finding.cause and not finding.cause.explanations and WORST in numbers:
         # where it was seen is another, larger case than the one whose numbers are told
         seen_first = without_sizes(what.partition(" (seen with")[0])
         what, more = f"{seen_first}; {more}", ""
-    return [what, seen, f"{place}{cell}", more]
+    return [what, seen, cell, more]
 
 
 def of_replayed(finding: Finding, numbers: str) -> str:

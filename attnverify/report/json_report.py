@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
 
 SCHEMA = Path(__file__).with_name("report.schema.json")
-VERSION = 16
+VERSION = 17
 """Of the schema, which describes what a report holds."""
 
-READABLE = (*range(1, 16), VERSION)
+READABLE = (*range(1, 17), VERSION)
 """
 The versions that can be read: 1 knew no cells that were left out; 3 and those before it neither
 when the run was, nor at which commit, nor the arguments of a case; 4 named every program after
 its record alone; 5 and those before it had no column for what is hidden from some rows; 6 and
 those before it did not say what was required, nor 7 of each root cause; 8 not which kinds of cases
 none could show; 9 not of how many cases a condition holds; 12 not whether a cause is all of its
-mistakes or each.
+mistakes or each; 16 not what was found in the cell under way when a run was broken off,
+nor of a mistake the line that declares it.
 """
 
 

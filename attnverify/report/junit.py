@@ -4,12 +4,16 @@ short properties.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from attnverify.report.live.progress import verdict_line
+
+NEVER = ("", 0, "Skipped: not judged: the run was broken off")
+"""Why a test was never run, as pytest has it of one that is skipped."""
 
 SHOWN = ("operation", "implementation", "backend", "dtype", "aspect", "verdict", "cases", "budget")
 
@@ -22,7 +26,21 @@ class WordedTally(dict[str, Any]):
 
 
 class WordedProperties:
-    """Puts words in place of tallies, in the process that writes the XML, before it is written."""
+    """
+    Puts words in place of tallies, in the process that writes the XML, before it is written, and
+    into it the tests that a run which was broken off has ``never_reported``.
+    """
+
+    def __init__(self, never_reported: Callable[[], list[str]]) -> None:
+        self.never_reported = never_reported
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Report them as skipped, where an XML is written."""
+        asked = session.config.getoption("xmlpath", None)
+        for name in self.never_reported() if asked else ():
+            report = pytest.TestReport(name, (name, None, ""), {}, "skipped", NEVER, "setup")
+            session.config.hook.pytest_runtest_logreport(report=report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

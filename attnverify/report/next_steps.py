@@ -7,6 +7,7 @@ import json
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from attnverify.backends.functions import AS_MUCH_AS, GUESSED, HAS_OTHERS, TAKEN
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
+from attnverify.diagnosis.declaring import together
 from attnverify.judge.comparison import format_budget
 from attnverify.judge.errors import DOES_NOT_COMPILE
 from attnverify.options import ANSWER, FAILURES
@@ -28,6 +30,7 @@ from attnverify.precision import find_fields
 from attnverify.report.causes.root_causes import triage
 from attnverify.report.table import in_full, number_of
 from attnverify.report.terminal_colours import has_copied
+from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.found_out import ABOUT_DTYPES, COMPUTES_IN
 from attnverify.verdicts.tally import JUDGED, is_unexpected_pass, most_common, rung_of
 
@@ -69,12 +72,51 @@ def next_steps(
         yield "next, to judge it by ten lines of NumPy of your own: attnverify new --spec"
 
 
+@dataclass(frozen=True)
+class Cut:
+    """
+    What a run has not judged that was asked for: it was cut, or interrupted.
+
+    left   the cells without a verdict
+    found  what was found in the one under way (attnverify/verdicts/one_case.py); {} for nothing
+    """
+
+    left: list[Cell] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """Say what was found: ``3 of 20 cases fail (values of f in float16; first: NaN)``."""
+        record, kind, share = (self.found[name] for name in ("record", "kind", "share"))
+        where = f"{record['aspect']} of {record['implementation']} in {record['dtype']}"
+        return f"{share} fail ({where}; first: {kind})" if share else f"{kind} ({where})"
+
+    def of(self, backend: Any) -> "Cut":
+        """Choose what is about one backend."""
+        is_own = self.found and self.found["record"]["backend"] == backend.source
+        own = [x for x in self.left if x.implementation.backend.name == backend.name]
+        return Cut(own, self.found if is_own else {})
+
+    def required(self, run: "Verification") -> list[Cell]:
+        """List the cells without which there is no verdict."""
+        return [x for x in self.left if x.aspect in run.required(x.implementation.backend.name)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a report has it: nothing of a run that came to its end."""
+        found = {"found_so_far": self.words} if self.found else {}
+        return ({"left_out": [x.title for x in self.left]} if self.left else {}) | found
+
+
+WHOLE = Cut()
+"""Of a run that came to its end."""
+
+
 def describe_outcomes(
-    run: "Verification", tallies: list[dict[str, Any]], short: bool = False
+    run: "Verification", tallies: list[dict[str, Any]], cut: Cut = WHOLE, short: bool = False
 ) -> Iterator[str]:
     """
-    Say in one line what was found of each backend, and, unless it is to be ``short``, in another
-    what it need not hold and does not.
+    Say in one line what was found of each backend, and what of it was not judged; unless it is to
+    be ``short``, in another what it need not hold and does not.
     """
     for backend in run.backends:
         own = [tally for tally in tallies if tally["backend"] == backend.name]
@@ -84,15 +126,37 @@ def describe_outcomes(
             told = f"{state}: {why}" if has_copied(why) else f"{state} ({why})"
             yield f"{backend.source}: {told}"
         else:
+            own_cut = cut.of(backend)
             left = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
             left += [] if wrong_cells(run, own) else never_given(backend, own)
-            more = f"; not judged: {', '.join(left)}" if left else ""
-            yield f"{name_guessed(backend)}: {describe_outcome(run, backend.name, own)}{more}"
+            left = [*name_left(run, own_cut, own), *[", ".join(left)] * bool(left)]
+            more = f"; not judged: {'; '.join(left)}" if left else ""
+            found = describe_outcome(run, backend.name, own, own_cut)
+            yield f"{name_guessed(backend)}: {found}{more}"
         need_not = [one for one in own if one["verdict"] == "failed" and not run.is_red(one)]
         if need_not and not short:
             aspects = dict.fromkeys(one["aspect"] for one in need_not)
             asked = f"--require {rung_of(aspects)} asks for it"
             yield f"  not required, and not met: {', '.join(map(in_full, aspects))} ({asked})"
+
+
+def name_left(run: "Verification", cut: Cut, tallies: list[dict[str, Any]]) -> list[str]:
+    """
+    Write ``gradients in float32`` and ``values and gradients in float16, bfloat16`` of what must
+    hold and was not judged; of several functions how many cells.
+    """
+    left = cut.required(run)
+    if len({cell.implementation.name for cell in left}) > 1:
+        aspects = run.required(left[0].implementation.backend.name)
+        judged = sum(tally["aspect"] in aspects for tally in tallies)
+        return [f"{len(left)} of {judged + len(left)} cells"]
+    found = dict[str, list[str]]()
+    for cell in left:
+        found.setdefault(cell.dtype, []).append(cell.aspect)
+    alike = dict[str, list[dict[str, Any]]]()
+    for dtype, kinds in found.items():
+        alike.setdefault(" and ".join(kinds), []).append({"dtype": dtype})
+    return [f"{what} in {name_dtypes(cells)}" for what, cells in alike.items()]
 
 
 def never_given(backend: Any, tallies: list[dict[str, Any]]) -> list[str]:
@@ -115,8 +179,13 @@ def name_guessed(backend: Any) -> str:
     return " as ".join((backend.source, *names))
 
 
-def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, Any]]) -> str:
-    """Say whether a backend is right, wrong, not judged, or without evidence."""
+def describe_outcome(
+    run: "Verification", backend: str, tallies: list[dict[str, Any]], cut: Cut = WHOLE
+) -> str:
+    """
+    Say whether a backend is right, wrong, not judged, or without evidence; of a run that was cut
+    that this is no verdict yet.
+    """
     red = [tally for tally in tallies if run.is_red(tally)]
     if wrong := wrong_cells(run, tallies):
         causes = [one for one in triage(tallies, run.is_red) if one.required]
@@ -134,6 +203,10 @@ def describe_outcome(run: "Verification", backend: str, tallies: list[dict[str, 
         return f"not shown to be right: no discriminating case in {name_dtypes(red)}"
     required = [t for t in tallies if t["aspect"] in run.required(backend)]
     held = [t for t in required if t["verdict"] in JUDGED]
+    if cut.required(run):
+        found = f"{cut.words}, not explained yet" if cut.found else ""
+        right = describe_right(required, held, "right so far") if held else ""
+        return f"not finished: {'; '.join(filter(None, (found, right))) or 'no verdict yet'}"
     if not held:
         reasons = {tally["reason"]: 1 for tally in required if tally["reason"]}
         return f"not judged{f': {most_common(reasons)}' if reasons else ''}"
@@ -168,7 +241,9 @@ def is_failed(tally: dict[str, Any]) -> bool:
     return tally["verdict"] == "failed" and not is_unexpected_pass(tally)
 
 
-def describe_right(required: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
+def describe_right(
+    required: list[dict[str, Any]], held: list[dict[str, Any]], how: str = "right"
+) -> str:
     """Say in which dtypes a backend is right, on how much evidence, and what was not judged."""
     known = sum(tally["verdict"] == "known failure" for tally in held)
     answers = [tally for tally in held if tally["aspect"] in ANSWER]
@@ -185,7 +260,7 @@ def describe_right(required: list[dict[str, Any]], held: list[dict[str, Any]]) -
         why.startswith(NO_FLOAT_MASK) for tally in answers for why in tally.get("reasons", ())
     )
     return (
-        f"right in {name_dtypes(held)} ({what}: {evidence}{most})"
+        f"{how} in {name_dtypes(held)} ({what}: {evidence}{most})"
         + (f", but for {number_of(known, 'cell')} known to fail" if known else "")
         + (f"; {name_dtypes(left)} not judged" if left else "")
         + (f"; it {', '.join(inside)}" if inside else "")
@@ -233,6 +308,19 @@ def describe_shown(backends: Iterable[Any], tallies: list[dict[str, Any]]) -> It
             yield f"  PRECISION = {json.dumps(line)}"
 
 
+def describe_declared(tallies: list[dict[str, Any]]) -> Iterator[str]:
+    """Say of each backend the one line that declares what several findings would each declare."""
+    found = defaultdict[str, dict[str, None]](dict)
+    for tally in tallies:
+        causes = (finding["cause"] for finding in tally["findings"] if finding["cause"])
+        named = (each for cause in causes for each in cause["explanations"])
+        found[tally["backend"]] |= {x["declares"]: None for x in named if x.get("declares")}
+    for backend, lines in found.items():
+        if len(lines) > 1:
+            yield f"{backend}: to declare all that these findings would, in one line"
+            yield f"  PRECISION = {together(lines)}"
+
+
 def shown_of(backend: Any, name: str, tallies: list[dict[str, Any]]) -> dict[str, Any]:
     """Collect by dtype what a file declares of an implementation, and what its calls have shown."""
     found = dict[str, Any]()
@@ -271,6 +359,7 @@ def lines_to_add(
         yield from (f"  seen: {witness}" for witness in witnesses if witness)
     yield from describe_refused_masks(tallies, declared)
     yield from describe_shown(backends, tallies)
+    yield from describe_declared(tallies)
     yield from describe_uncompiled(tallies)
 
 

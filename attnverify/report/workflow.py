@@ -22,7 +22,8 @@ SHOWN = 20
 
 def annotate(report: Report, require: str = "answer") -> Iterator[str]:
     """
-    Write one workflow command for each failed cell, at the line of its function: an error where the
+    Write one workflow command for each failed cell, at the line whose change makes it right where
+    one is known, else at that of its function: an error where the
     aspect is required, a warning otherwise. A backend that could not be judged is an error of its
     file.
     """
@@ -32,7 +33,7 @@ def annotate(report: Report, require: str = "answer") -> Iterator[str]:
             place = find_file(backend["source"]), backend.get("line", 1)
             yield command("error", *place, "not judged", trouble)
     for tally in failures(report):
-        path, line = find_place(sources.get(tally["backend"], ""), tally)
+        path, line = find_mend(tally) or find_place(sources.get(tally["backend"], ""), tally)
         level = "error" if tally["aspect"] in REQUIRED[require] else "warning"
         title = f"{tally['implementation']} in {tally['dtype']}: {tally['aspect']}"
         yield command(level, path, line, title, tally["reason"])
@@ -67,6 +68,12 @@ def find_file(source: str) -> str:
     below = Path(*place.split("."))
     found = (below.with_suffix(".py"), below / "__init__.py")
     return next((path.as_posix() for path in found if path.is_file()), "")
+
+
+def find_mend(tally: Tally) -> tuple[str, int] | None:
+    """Find the file and line of the change that makes a cell right; None where none is known."""
+    mends = (finding.get("mend") for finding in tally.get("findings", ()))
+    return next(((mend["file"], mend["line"]) for mend in mends if mend), None)
 
 
 def find_place(source: str, tally: Tally) -> tuple[str, int]:

@@ -34,7 +34,7 @@ from attnverify.judge.side_effects import judge_side_effects
 from attnverify.timing import measure_block
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.findings import describe_recorded
-from attnverify.verdicts.one_case import count_outcomes, fatal_case, reason_of
+from attnverify.verdicts.one_case import count_outcomes, fatal_case, note, reason_of
 from attnverify.verdicts.search import (
     forward_and_gradient,
     leaves_dtype_out,
@@ -245,10 +245,12 @@ def judge_refusals(cell: Cell, options: Options) -> Tally:
     for named, check in checks_to_run(cell, own, options):
         counted, error = run_check(named, check, own, cell.dtype)
         tally += counted
-        wrong += [(named, error)] if error else []
+        if error:
+            wrong.append((named, error))
+            record = FailureRecord.of_check(own, cell.dtype, cell.aspect, wrong[0][0])
+            note(record, NOT_REFUSED, f"{len(wrong)} of {tally.checks} calls")
     if not wrong:
         return tally
-    record = FailureRecord.of_check(own, cell.dtype, cell.aspect, wrong[0][0])
     finding = Finding(
         NOT_REFUSED,
         headline=f"{len(wrong)} of {tally.checks} {NOT_REFUSED}",

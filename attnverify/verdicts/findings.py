@@ -28,6 +28,7 @@ from attnverify.judge.case import Case
 from attnverify.judge.errors import DeviceLost, Disagreement, Unsupported
 from attnverify.judge.invoke import describe_error
 from attnverify.judge.judging import describe_input_shapes, judge
+from attnverify.verdicts.one_case import note
 from attnverify.verdicts.shrinking import find_smallest
 from attnverify.verdicts.tally import Options, Tally
 
@@ -184,7 +185,8 @@ def describe_recorded(
     options: Options,
     error: Disagreement,
 ) -> Finding:
-    """Write the finding of a failure that is neither shrunk nor diagnosed."""
+    """Write the finding of a failure that is neither shrunk nor diagnosed, and tell it at once."""
+    note(record, kind, "")
     return Finding(
         kind,
         message=message,

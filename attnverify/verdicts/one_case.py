@@ -2,13 +2,29 @@
 Judging one case of a cell: what is to be counted, in the light of what is known to fail.
 """
 
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import asdict
+from typing import Any
+
 from attnverify.backends.declarations import STRICT
 from attnverify.backends.implementation import Implementation
 from attnverify.failures.known_failures import KnownFailure
+from attnverify.failures.record import FailureRecord
 from attnverify.judge.case import Case
 from attnverify.judge.errors import Disagreement, NotCompiled, Unsupported
 from attnverify.judge.judging import Verdict, judge
 from attnverify.verdicts.tally import Options, Tally, unsupported
+
+found_so_far: ContextVar[Callable[[dict[str, Any]], None]] = ContextVar(
+    "found so far", default=lambda found: None
+)
+"""Who is told what was found in a cell that has no verdict yet, should the run be cut."""
+
+
+def note(record: FailureRecord, kind: str, share: str) -> None:
+    """Tell what was found so far, as plain data: what fails, how often, and what shows it again."""
+    found_so_far.get()({"kind": kind, "share": share, "record": asdict(record)})
 
 
 def judge_one(implementation: Implementation, case: Case, options: Options) -> tuple[Tally, str]:

@@ -71,7 +71,7 @@ from attnverify.verdicts.found_out import (
     sorted_by_size,
     supported_variants,
 )
-from attnverify.verdicts.one_case import judge_one
+from attnverify.verdicts.one_case import judge_one, note
 from attnverify.verdicts.shown import Shown, is_sampled, shown_recipes, take_few
 from attnverify.verdicts.shrinking import bisect_sizes
 from attnverify.verdicts.tally import Options, Tally, unsupported
@@ -128,6 +128,10 @@ class Search:
     """What is drawn: "nan" where hidden slots hold NaN."""
     earlier: tuple[Recipe, ...] = ()
     """What an earlier run has recorded and this one would not have shown."""
+    aspect: str = ""
+    """The column, where what fails is told as it is found."""
+    first: FailureRecord | None = None
+    """What failed first, where that is told."""
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
@@ -136,6 +140,7 @@ class Search:
         self.tally += replace(tally, cases=0, strong=0) if recipe in self.earlier else tally
         if kind:
             self.failing.setdefault(kind, []).append(case)
+            self.tell_failure(case)
         elif tally.cases:
             self.passing.append(case)
         elif NO_GRADIENT in tally.reasons:
@@ -145,6 +150,13 @@ class Search:
                 self.detached.append(case)
         elif tally.unsupported:
             self.refused[recipe] = next(iter(tally.reasons))
+
+    def tell_failure(self, case: Case) -> None:
+        """Tell what fails so far: the first kind and case of it, and how many there are in all."""
+        if self.aspect:
+            self.first = self.first or FailureRecord.of(self.implementation, case, self.aspect)
+            share = self.share_of(chain(*self.failing.values()))
+            note(self.first, next(iter(self.failing)), share)
 
     def look_at_rows(self, large: Case) -> None:
         """
@@ -442,7 +454,7 @@ def search_for_failures(
     Judge recipe after recipe, recorded failures first, then let Hypothesis hunt; of each kind of
     failure shrink one and tell.
     """
-    search = Search(implementation, cell.dtype, options, kind=kind)
+    search = Search(implementation, cell.dtype, options, kind=kind, aspect=cell.aspect)
     if options.inputs:
         return judge_given_inputs(search, cell, kind)
     shown = shown_recipes(implementation, cell.aspect, options, kind, cases, cell.dtype)

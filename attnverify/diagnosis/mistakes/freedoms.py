@@ -6,7 +6,6 @@ digits. Found where the bounds of the declaration let all that is wrong pass, an
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from json import dumps
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ import numpy as np
 from attnverify.backends.implementation import Implementation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.declaring import declare
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
 from attnverify.diagnosis.whereabouts.outputs import wrong_elements
 from attnverify.judge.comparison import compare
 from attnverify.judge.observation import Observation, arrays
-from attnverify.precision import FORMATS, Format, Precision, changed, find_fields
+from attnverify.precision import FORMATS, Format, Precision, changed
 
 
 def find_flushed(
@@ -36,8 +36,8 @@ def find_flushed(
         return None
     named = {format: name for name, format in FORMATS.items()}
     stages = {stage: named[format] for stage, format in flushing.items()}
-    declared = dumps({wrong[0].dtype: stages})
-    return Explanation(say.FLUSHED, say.FLUSHED_DECLARED.format(declared=declared))
+    declared = declare(implementation, {wrong[0].dtype: stages})
+    return Explanation(say.FLUSHED, say.FLUSHED_DECLARED.format(declared=declared), declared)
 
 
 def find_freedom(
@@ -55,11 +55,24 @@ def find_freedom(
         said = {name: dtype if value == ITS_DTYPE else value for name, value in freedom}
         freed = changed(precision, said)
         if freed != precision and is_allowed(wrong, freed) and is_near(wrong, freed):
-            names = (implementation.operation.name, implementation.name)
-            before = find_fields(implementation.backend.precision, *names, dtype)
-            said = before | implementation.shown.get(dtype, {}) | said
-            declared = dumps({dtype: said}).replace(": true", ": True")
-            return Explanation(words, say.FREEDOM_DECLARED.format(what=words, declared=declared))
+            declared = declare(implementation, {dtype: said})
+            told = say.FREEDOM_DECLARED.format(what=words, declared=declared)
+            return Explanation(words, told, declared)
+    return None
+
+
+def find_narrow_step(
+    implementation: Implementation, wrong: Sequence[Observation]
+) -> Explanation | None:
+    """
+    Find that something is computed in float32 on the way to an answer in float64: what is wrong is
+    within the bound of float32, and near it.
+    """
+    if wrong[0].dtype != "float64" or implementation.operation.exact:
+        return None
+    narrow = implementation.precision("float32")
+    if is_allowed(wrong, narrow) and is_near(wrong, narrow, DIGITS):
+        return Explanation(say.NARROW_STEP, say.NARROW_STEP_SEEN)
     return None
 
 
@@ -89,10 +102,14 @@ NEAR = 1 / 64
 """So much of the bound at least uses what the bound is said to be of."""
 
 
-def is_near(wrong: Sequence[Observation], precision: Precision) -> bool:
+DIGITS = NEAR / 64
+"""The same of a bound that allows each step what one alone is taken for."""
+
+
+def is_near(wrong: Sequence[Observation], precision: Precision, share: float = NEAR) -> bool:
     """Tell whether all that this arithmetic does not let any answer pass of is near its bound."""
     telling = [o for o in wrong if o.case.is_discriminating(precision)]
-    return bool(telling) and all(_share(o, o.case.bounds(precision)) >= NEAR for o in telling)
+    return bool(telling) and all(_share(o, o.case.bounds(precision)) >= share for o in telling)
 
 
 def _share(o: Observation, limits: Any) -> float:

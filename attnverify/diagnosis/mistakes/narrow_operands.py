@@ -18,6 +18,7 @@ from attnverify.catalogue.dtypes import round_to
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.declaring import declare
 from attnverify.diagnosis.mistakes.arithmetic import to_tf32
 from attnverify.judge.comparison import compare
 from attnverify.judge.errors import Disagreement, Unsupported
@@ -92,7 +93,7 @@ def find_narrow_operands(
             if again is not None and all(
                 np.array_equal(x, y, equal_nan=True) for x, y in zip(before, again, strict=True)
             ):
-                return describe_operands(narrow, name)
+                return describe_operands(implementation, seen.dtype, narrow, name)
     return None
 
 
@@ -107,9 +108,12 @@ def make_small(x: ndarray, dtype: str) -> ndarray:
     return np.ldexp(x, int(np.log2(SMALL)) - int(np.frexp(largest)[1]))
 
 
-def describe_operands(narrow: OperandFormat, name: str) -> Explanation:
-    words = say.OPERANDS_DECLARED.format(name=narrow.name, argument=name, declared=narrow.declared)
-    return Explanation(say.OPERANDS.format(name=narrow.name), words)
+def describe_operands(
+    implementation: Implementation, dtype: str, narrow: OperandFormat, name: str
+) -> Explanation:
+    declared = declare(implementation, {dtype: {"operand": narrow.declared}})
+    words = say.OPERANDS_DECLARED.format(name=narrow.name, argument=name, declared=declared)
+    return Explanation(say.OPERANDS.format(name=narrow.name), words, declared)
 
 
 @dataclass(frozen=True)

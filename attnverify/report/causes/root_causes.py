@@ -22,7 +22,7 @@ from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
 from attnverify.inputs.conditions import Condition, parse_condition
-from attnverify.isolation.worker_process import HUNG, letters
+from attnverify.inputs.recipe import in_letters
 from attnverify.options import ANSWER
 from attnverify.report.causes.prerequisites import LAYERS, operations_used_by
 
@@ -136,7 +136,7 @@ class RootCause:
     @property
     def is_unanswered(self) -> bool:
         """Whether a call was ended for its time, which may be slow and not wrong."""
-        return self.told[0].kind.startswith(HUNG)
+        return self.told[0].hung > 0
 
     @property
     def replay(self) -> str:
@@ -395,7 +395,7 @@ def shortened(finding: Finding) -> str:
     sizes of a call that had no answer.
     """
     cause = str(finding.cause or "")
-    if finding.kind.startswith(HUNG) and (sizes := sizes_of(finding)):
+    if finding.hung and (sizes := sizes_of(finding)):
         return f"{finding.kind} ({sizes})"
     told = cause.removeprefix(WRONG).partition(" (seen")[0].partition("; ")[0]
     if told == say.OUTPUT:  # where there is one output its name says nothing
@@ -405,7 +405,7 @@ def shortened(finding: Finding) -> str:
 
 def sizes_of(finding: Finding) -> str:
     """Write ``B=1 N=2``: of the case that is replayed."""
-    return letters((finding.record.recipe if finding.record else {}).get("sizes", {}))
+    return in_letters((finding.record.recipe if finding.record else {}).get("sizes", {}))
 
 
 WRONG = say.WRONG.format(outputs="")

@@ -77,7 +77,7 @@ def describe_outcome(report: Report, failed: list[Tally]) -> str:
     left_out, need_not = len(report.get("left_out", ())), len(not_required(report, failed))
     total = f"{len(report['tallies']) - need_not} cells"
     rest = f", {need_not} failed that need not hold" if need_not else ""
-    rest += f", {left_out} left out" if left_out else ""
+    rest += f", {left_out} not judged" if left_out else ""
     weak = sum(tally["verdict"] == "weak" for tally in report["tallies"])
     if len(failed) > need_not:
         return f"Verification: {len(failed) - need_not} of {total} failed{rest}"

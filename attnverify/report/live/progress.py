@@ -20,7 +20,7 @@ from rich.text import Text
 
 from attnverify.isolation import status_board
 from attnverify.judge.invoke import announce
-from attnverify.report.live.remaining import LONG, Remaining, advise
+from attnverify.report.live.remaining import LONG, LONG_CALL, Remaining, advise
 from attnverify.report.terminal_colours import fold, terminal_width
 from attnverify.report.waiting import FIRST
 from attnverify.verdicts.tally import NOT_MET, Options
@@ -61,7 +61,6 @@ class Counts:
     def __init__(self) -> None:
         self.start = time.monotonic()
         self.total = self.done = self.failed = self.cases = self.begun = self.cases_shown = 0
-        self.least = math.inf
         self.running: dict[str, None] = {}
         self.here, self.there = (
             announce.set(
@@ -149,10 +148,9 @@ class Counts:
         )
         left = self.seconds_left()
         if left is not None and self.done < self.total:
-            # what is told never rises, and says so where more is to be expected than was told
-            self.least = min(self.least, left)
-            word = "over" if left > self.least else "about"
-            told += f", {word} {clock(self.least)} left"
+            told += f", about {clock(roughly(left))} left"
+        elif self.remaining and (waited := self.remaining.waited()) > LONG_CALL:
+            told += f", {waited:.0f} s in this one"
         whole = "".join(f": {name_of(nodeid)}" for nodeid in list(self.running)[:1])
         names = (whole, f": {whole.rpartition('-')[2]}" if "-" in whole else "", "")
         return next((told + name for name in names if len(told + name) <= width), told[:width])
@@ -212,8 +210,8 @@ class Verdicts(Counts):
         self, report: pytest.TestReport
     ) -> Generator[None, Status, Status]:
         category, letter, word = yield
-        told = bool(tallies_of(report)) and self.total <= FEW
-        return category, "" if told else letter, word
+        told = tallies_of(report) or report.skipped  # what was not judged is told at the end
+        return category, "" if told and self.total <= FEW else letter, word
 
 
 class FirstFailures(Verdicts):
@@ -342,6 +340,12 @@ def verdict_line(tally: Mapping[str, Any], is_red: bool = True) -> str:
     told = f"{tally['implementation']} of {tally['backend']}" + (f": {why}" if why else "")
     word = NOT_MET if tally["verdict"] == "failed" and not is_red else tally["verdict"]
     return f"{word:<13} {tally['aspect']:<12} {tally['dtype']:<8} {told}"
+
+
+def roughly(seconds: float) -> float:
+    """Round as what is estimated is known: to seconds, tens of them, or minutes."""
+    step = 60 if seconds > 180 else 10 if seconds > 30 else 1
+    return max(round(seconds / step), 1) * step
 
 
 def clock(seconds: float) -> str:

@@ -21,10 +21,12 @@ from attnverify.verdicts.tally import Options
 HIDDEN = {"hidden NaN": "nan", "isolation": FROM_SOME}
 FEW = 16
 """After so many calls their cost is known well enough to be told."""
-SLOW = 0.2
-"""Seconds of a call above which it is the kernel that takes them, and its size may say how many."""
-SHARED = 0.9
-"""So much at least of what calls differ by must their sizes explain, to be scaled by them."""
+LARGE = 1 << 16
+"""Pairs of queries and keys from which on a call costs what they cost, the specification's too."""
+LONG_CALL = 5.0
+"""Seconds after which a call is told that takes them."""
+TIMES = {"gradients": 3.0}
+"""How many times as long as others calls of an aspect take, before one was made."""
 OTHERS = 16
 """Calls that are refused, about; none is large."""
 
@@ -53,98 +55,120 @@ def planned_recipes(cell: Cell, options: Options) -> Iterator[Recipe]:
 
 @dataclass
 class Calls:
-    """How many calls there were, the means of their seconds and pairs, and how these vary."""
+    """What calls cost: how many small ones and their seconds, pairs of large ones and theirs."""
 
     count: int = 0
-    mean: float = 0.0
-    size: float = 0.0
-    spread: float = 0.0
-    shared: float = 0.0
-    varied: float = 0.0
+    seconds: float = 0.0
+    pairs: int = 0
+    long: float = 0.0
 
     def add(self, size: int, seconds: float, many: int) -> None:
         """Note so many calls of a size, each of so many seconds."""
-        self.count += many
-        share, more, longer = many / self.count, size - self.size, seconds - self.mean
-        self.size, self.mean = self.size + share * more, self.mean + share * longer
-        weight = many * (1 - share)
-        self.spread += weight * more**2
-        self.shared += weight * more * longer
-        self.varied += weight * longer**2
+        if size < LARGE:
+            self.count, self.seconds = self.count + many, self.seconds + many * seconds
+        else:
+            self.pairs, self.long = self.pairs + many * size, self.long + many * seconds
 
-    def rates(self) -> tuple[float, float]:
-        """Estimate the seconds of a call, and those of each pair that it has, by least squares."""
-        explained = self.shared**2 >= SHARED * self.spread * self.varied
-        if self.mean < SLOW or self.shared <= 0 or not explained:
-            return self.mean, 0.0
-        each = min(self.shared / self.spread, self.mean / self.size)
-        return self.mean - each * self.size, each
+    def cost(self, sizes: list[int], beside: "Calls", times: float) -> float | None:
+        """
+        Estimate the seconds of calls of these sizes: by what such calls have cost, or those
+        ``beside`` them, so many ``times`` as long; None where none of their kind was made.
+        """
+        small = self if self.count >= FEW else beside
+        large = self if self.pairs else beside
+        pairs = sum(size for size in sizes if size >= LARGE)
+        if small.count < FEW or (pairs and not large.pairs):
+            return None
+        few = sum(size < LARGE for size in sizes) * small.seconds / small.count
+        long = pairs * large.long / large.pairs if pairs else 0.0
+        return few * (1.0 if small is self else times) + long * (1.0 if large is self else times)
 
 
 class Remaining:
     """
-    What is known of a run's time: of its cells by name those that are left, the calls so far, and
-    how much longer than planned each aspect took.
+    What is known of a run's time: of its cells by name those that are left, the calls so far by
+    their aspect, and how much longer than planned each aspect took.
     """
 
     def __init__(self, cells: Mapping[str, Cell], options: Options) -> None:
         self.left, self.options = dict(cells), options
         self.plans = dict[tuple[str, str], list[int]]()
-        self.calls = Calls()
-        self.took: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.calls = defaultdict[str, Calls](Calls)
+        self.took = dict[str, float]()
+        self.all = Calls()
         self.now: tuple[int, float] | None = None
-        self.begun = dict[str, tuple[float, int]]()
+        self.cell, self.since, self.made = "", 0.0, list[int]()
 
     def begin(self, name: str) -> None:
         """Note that a cell has begun."""
-        self.begun[name], self.now = (time.monotonic(), self.calls.count), None
+        self.cell, self.since, self.made = name, time.monotonic(), []
+        self.now = None
 
     def call(self, sizes: Mapping[str, int], many: int = 1) -> None:
         """
         Note that a call of these sizes begins, and so how long the one before took, and those that
         were missed since.
         """
-        moment = time.monotonic()
-        if self.now:
-            self.calls.add(self.now[0], (moment - self.now[1]) / many, many)
+        moment, cell = time.monotonic(), self.left.get(self.cell)
+        if self.now and cell:
+            size, since = self.now
+            for one in (self.all, self.calls[cell.aspect]):
+                one.add(size, (moment - since) / many, many)
+            self.made += [size] * many
         self.now = size_of(sizes), moment
 
     def end(self, name: str) -> None:
-        """Note that a cell is over, and what it took of what was planned."""
-        cell, (since, _) = self.left.pop(name, None), self.begun.pop(name, (0.0, 0))
-        if cell and since:
-            spent = self.took[cell.aspect]
-            spent[0] += time.monotonic() - since
-            spent[1] += self.cost(self.plan(cell))
-        self.now = None
+        """
+        Note that a cell is over, and how many times what its calls cost it took; those that were
+        made are what is planned in the next dtype.
+        """
+        cell = self.left.pop(name, None)
+        if cell and name == self.cell and len(self.made) >= FEW:
+            self.plans[key_of(cell)] = self.made
+            if cost := self.cost(cell.aspect, self.made):
+                self.took[cell.aspect] = (time.monotonic() - self.since) / cost
+        self.now, self.cell = None, ""
 
     def plan(self, cell: Cell) -> list[int]:
         """List the sizes of a cell's calls, the same in each dtype."""
-        key = cell.implementation.label + cell.implementation.name, cell.aspect
+        key = key_of(cell)
         if key not in self.plans:
             found = [size_of(one.sizes) for one in planned_recipes(cell, self.options)]
             self.plans[key] = found or [1] * OTHERS
         return self.plans[key]
 
-    def cost(self, sizes: list[int]) -> float:
-        call, pair = self.calls.rates() if self.calls.count >= FEW else (1.0, 0.0)
-        return call * len(sizes) + pair * sum(sizes)
+    def cost(self, aspect: str, sizes: list[int]) -> float | None:
+        return self.calls[aspect].cost(sizes, self.all, TIMES.get(aspect, 1.0))
+
+    def waited(self) -> float:
+        """Count the seconds since the call under way began."""
+        return time.monotonic() - self.now[1] if self.now else 0.0
 
     def seconds(self) -> float | None:
-        """Estimate the seconds that are left; None while too little is known."""
-        if self.calls.count < FEW:
+        """
+        Estimate the seconds that are left; None while too little is known: no call as large as
+        those to come was made, or one takes long that need not.
+        """
+        size = self.now[0] if self.now else 0
+        expected = self.all.cost([size], self.all, 1.0)
+        if expected is None or self.waited() > max(LONG_CALL, 4 * expected):
             return None
-        spent = [sum(x) for x in zip(*self.took.values(), strict=True)] or [1.0, 1.0]
         total = 0.0
         for name, cell in self.left.items():
-            own = self.took.get(cell.aspect, spent)
-            whole = self.cost(self.plan(cell)) * (own[0] / own[1] if own[1] else 1.0)
-            since, before = self.begun.get(name, (0.0, 0))
-            if since:
-                rest = self.cost(self.plan(cell)[self.calls.count - before :])
-                whole = max(whole - (time.monotonic() - since), rest)
-            total += whole
+            sizes = list(self.plan(cell))
+            for made in self.made if name == self.cell else ():
+                if made in sizes:
+                    sizes.remove(made)
+            cost = self.cost(cell.aspect, sizes)
+            if cost is None:
+                return None
+            total += cost * self.took.get(cell.aspect, 1.0)
         return total
+
+
+def key_of(cell: Cell) -> tuple[str, str]:
+    """Name what has the same calls in each dtype."""
+    return cell.implementation.label + cell.implementation.name, cell.aspect
 
 
 LONG = 300.0

@@ -69,6 +69,17 @@ def test_verify_list_names_every_operation_and_its_parameters() -> None:
     assert all(re.fullmatch(r"  \S.*[^.:]\.", line) for line in said)
 
 
+def test_attention_alone_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both were refused, though what is meant is clear."""
+    monkeypatch.chdir(tmp_path)
+    done = verify("list", "attention")
+    named = [line.partition("(")[0] for line in done.output.splitlines()[::2]]
+    assert done.status == 0 and {"alibi_attention", "self_attention"} < {*named} < {*CATALOGUE}
+    assert not any(name.endswith("_grad") for name in named)
+    done = verify("new", "attention")
+    assert done.status == 0 and "scaled_dot_product_attention.py: write the function" in done.output
+
+
 WRONG = {
     "no command": ((), "Commands:"),
     "a misspelt command": (("rnu",), "Did you mean 'run'?"),
@@ -77,10 +88,7 @@ WRONG = {
     "a misspelt option": (("run", FIRST, "--bakend", "x"), "Did you mean '--backend'?"),
     "a misspelt operation": (("run", FIRST, "--op", "sotfmax"), "did you mean softmax?"),
     "a part of an operation": (("new", "alibi"), "did you mean alibi_attention or "),
-    "what several have in their names": (
-        ("new", "attention"),
-        "did you mean scaled_dot_product_attention or ",
-    ),
+    "what several have in their names": (("new", "head"), "or multi_head_attention or "),
     "an unknown dtype": (("identify", FIRST, "--dtype", "int8"), "wanted float64, float32"),
     "an unknown profile": (("run", FIRST, "--profile", "quik"), "did you mean quick?"),
     "a seed that is no number": (("run", FIRST, "--seed", "abc"), 'or "random", got abc'),

@@ -2,7 +2,11 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ from attnverify.plugin.state import State
 from attnverify.report.html.run_page import describe_outcome
 from attnverify.session import Verification
 from attnverify.verdicts.journal import Journal, fingerprint
-from tests.support.run_attnverify import judged, load_backends_here, verify
+from attnverify.verdicts.search import Search
+from tests.support.run_attnverify import ROOT, judged, load_backends_here, searched, verify
 
 RIGHT = """
 import numpy as np
@@ -60,7 +65,40 @@ def test_a_green_run_that_was_cut_says_what_it_left_out() -> None:
     assert done.status == 0 and list(done.verdicts().values()) == ["passed"]
     assert "cut by --minutes 5: 2 of 3 cells were not judged, and nothing is known" in done.output
     assert (done.report or {})["left_out"][0] == "refusals of shift_right of mine in float32"
-    assert describe_outcome(done.report or {}, []).endswith("no failure in 1 cells, 2 left out")
+    assert describe_outcome(done.report or {}, []).endswith("no failure in 1 cells, 2 not judged")
+    assert done.output.splitlines()[-1].startswith("mine.py: right in float32 (values: ")
+
+
+HALF = ("mine.py", "--dtype", "float32,float16", "--profile", "quick")
+
+
+@pytest.mark.usefixtures("one_cell_is_in_time")
+@pytest.mark.parametrize("more", [(), ("-v",), ("-q",)])
+def test_the_last_line_of_a_run_that_was_cut_promises_no_more_than_was_judged(
+    more: tuple[str, ...],
+) -> None:
+    """It was "right in float32", status 0, whatever had not been judged."""
+    done = verify("run", *HALF, "--minutes", "5", *more)
+    last = done.output.splitlines()[-1]
+    assert last.startswith("mine.py: not finished: right so far in float32 (values: ")
+    assert last.endswith("; not judged: values in float16") and done.status == 2
+    assert not re.search("^s+$", done.output, re.M)
+
+
+@pytest.mark.usefixtures("one_cell_is_in_time")
+def test_a_wrong_kernel_is_wrong_though_the_run_was_cut() -> None:
+    Path("mine.py").write_text(RIGHT.replace("[..., : -x", "[..., 1 : 1 - x"))
+    done = verify("run", *HALF, "--minutes", "5")
+    last = done.output.splitlines()[-1]
+    assert last.startswith("mine.py: wrong in float32: ") and done.status == 1
+    assert last.endswith("; not judged: values in float16")
+
+
+def test_what_stops_behind_the_first_failure_says_what_it_left() -> None:
+    Path("mine.py").write_text(RIGHT.replace("[..., : -x", "[..., 1 : 1 - x"))
+    done = verify("run", *HALF, "-x")
+    assert "not finished: 5 of 6 cells were not judged" in done.output and done.status == 1
+    assert done.output.splitlines()[-1].endswith("; not judged: values in float16")
 
 
 def test_a_run_with_no_time_at_all_is_not_green() -> None:
@@ -97,6 +135,7 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Verification, "_judge_now", interrupted)
     done = judged(*LINE)
     assert done.status == 2 and "interrupted: 2 of 3 cells were not judged" in done.output
+    assert (done.report or {})["left_out"][1] == "side effects of shift_right of mine in float32"
     assert "to go on where it was broken off: the same line with --resume" in done.output
     monkeypatch.setattr(Verification, "_judge_now", judge)
     assert "resumed: 1 cell judged before" in judged(*LINE, "--resume").output
@@ -139,14 +178,75 @@ def test_what_was_under_way_is_told_and_no_more_is_promised(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Verification, "_judge_now", interrupted)
-    told = verify("run", "mine.py", "--dtype", "float32").output.splitlines()[-2:]
+    told = verify("run", "mine.py", "--dtype", "float32").output.splitlines()[-3:]
     assert told == [
-        "attnverify: interrupted before any cell had a verdict, 116 cases into "
+        "interrupted before any cell had a verdict, 116 cases into "
         "shift_right-mine-float32 values: nothing to go on with",
         "next, for a verdict sooner: --profile quick",
+        "mine.py: not finished: no verdict yet; not judged: values in float32",
     ]
     quick = verify("run", "mine.py", "--profile", "quick").output
     assert "KeyboardInterrupt" not in quick and "--profile" not in quick and "0 cases" not in quick
+
+
+def test_what_was_found_in_the_cell_under_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was lost: of three failing cases nothing was said, and nothing could be replayed."""
+    Path("mine.py").write_text(RIGHT.replace("[..., : -x", "[..., 1 : 1 - x"))
+    tell = Search.tell_failure
+
+    def interrupted(search: Search, case: Any) -> None:
+        tell(search, case)
+        if sum(map(len, search.failing.values())) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "tell_failure", interrupted)
+    done = verify("run", *HALF, "--report-json", "out.json", "--junitxml", "out.xml")
+    found = re.search(
+        r"3 of \d+ cases fail \(values of shift_right in \w+; first: [^)]*\)", done.output
+    )
+    assert found and done.status == 2
+    assert f"found in the cell under way, and not explained yet: {found[0]}" in done.output
+    last = done.output.splitlines()[-1]
+    assert last.startswith(f"mine.py: not finished: {found[0]}, not explained yet; not judged: ")
+    assert json.loads(Path("out.json").read_text())["found_so_far"] == found[0]
+    assert Path("out.xml").read_text().count("the run was broken off</skipped>") == 6
+    replay = re.search("next, to see it: attnverify (.*)", done.output)
+    monkeypatch.setattr(Search, "tell_failure", tell)
+    assert replay and verify(*replay[1].split()).status == 1
+
+
+def test_what_was_found_comes_out_of_a_process_of_its_own(tmp_path: Path) -> None:
+    """The thirteenth call of the wrong kernel below never ends."""
+    (tmp_path / "stuck.py").write_text(STUCK)
+    command = [sys.executable, "-m", "attnverify", "run", "stuck.py", "--profile", "quick"]
+    known = os.environ | {"PYTHONPATH": searched(ROOT), "COLUMNS": "400"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=known, cwd=tmp_path
+    ) as run:
+        while not (tmp_path / "stuck").exists():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        run.terminate()
+        assert run.stdout is not None
+        told = run.stdout.read().splitlines()
+    assert run.returncode == 2
+    assert "not finished: 12 of 12 cases fail (values of shift_right in " in told[-1]
+
+
+STUCK = """
+import time
+from pathlib import Path
+import numpy as np
+
+calls = []
+
+def shift_right(x):
+    calls.append(1)
+    if len(calls) > 12:
+        Path("stuck").touch()
+        time.sleep(1000)
+    return x + 1
+"""
 
 
 def test_a_report_that_cannot_be_written_costs_no_verdict() -> None:

@@ -95,9 +95,10 @@ def test_narrow_operands_are_told_with_the_declaration_under_which_they_pass(
     cause = diagnose(implementation(kernel), cases)
     assert str(cause) == (
         f"operands in {name}: the answer is the same, bit for bit, when value is rounded to it; "
-        f'declare PRECISION = {{"operand": "{declared}"}}, under which these cases pass'
+        'declare PRECISION = {"*": "wide", "float32": '
+        f'{{"preset": "wide", "operand": "{declared}"}}}}, under which these cases pass'
     )
-    told = re.search(r"PRECISION = (\{.*?\})", str(cause))
+    told = re.search(r"PRECISION = (\{.*\}), under", str(cause))
     assert cases and told and failing(kernel, json.loads(told[1])) == []
 
 

@@ -91,9 +91,15 @@ TEXTS: dict[str, Filled] = {
         "as near as a tanh of few digits; if the kernel does so, "
         'declare PRECISION = {"tanh_ulps": 4096.0}, under which these cases pass',
     ),
+    "NARROW_STEP": ({}, "something is computed in float32"),
+    "NARROW_STEP_SEEN": (
+        {},
+        "something is computed in float32: it is right to the digits of float32; make each "
+        "constant, table and step in float64, or leave float64 out of DTYPES",
+    ),
     "OPERANDS": ({"name": "TF32"}, "operands in TF32"),
     "OPERANDS_DECLARED": (
-        {"name": "TF32", "argument": "value", "declared": "tf32"},
+        {"name": "TF32", "argument": "value", "declared": '{"operand": "tf32"}'},
         "operands in TF32: the answer is the same, bit for bit, when value is rounded to it; "
         'declare PRECISION = {"operand": "tf32"}, under which these cases pass',
     ),

@@ -260,8 +260,8 @@ def test_the_last_line_names_the_mistakes_by_their_numbers() -> None:
 def test_a_mistake_says_what_in_which_cases_and_where() -> None:
     Path("mine.py").write_text("import numpy\n\n\ndef softmax(score):\n    return score\n")
     assert answered(with_findings(failed("softmax"), NAMED), width=90)[1:] == [
-        "1. equals the specification with a slip; 3 of 20 cases, only when H != 1; mine.py:4,",
-        "   softmax values float32; wrong number: output: 1 of 2 elements differ",
+        "1. equals the specification with a slip; 3 of 20 cases, only when H != 1; in softmax",
+        "   (mine.py:4), values float32; wrong number: output: 1 of 2 elements differ",
     ]
 
 

@@ -183,13 +183,16 @@ def test_where_a_run_is_fits_and_cuts_no_name(width: int) -> None:
     assert (told == whole) == (width >= len(whole))
 
 
-def test_the_time_left_that_is_told_never_rises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a slow kernel it rose all the time; now it says that more is to be expected."""
-    counts, left = Counts(), iter((60.0, 90.0, 120.0, 40.0))
+def test_the_time_left_is_told_as_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "over 0:30 left" stood for a minute, and 98 seconds were "about 11 minutes"."""
+    counts, left = Counts(), iter((250.0, 94.0, 7.2, None))
     counts.total = 6
     monkeypatch.setattr(counts, "seconds_left", lambda: next(left))
     told = [counts.line(80).rpartition(", ")[2] for _ in range(4)]
-    assert told == ["about 1:00 left", "over 1:00 left", "over 1:00 left", "about 0:40 left"]
+    assert told == ["about 4:00 left", "about 1:30 left", "about 0:07 left", "0 cases"]
+    counts.remaining = SimpleNamespace(waited=lambda: 12.3)  # type: ignore[assignment]
+    monkeypatch.setattr(counts, "seconds_left", lambda: None)
+    assert counts.line(80).endswith("0 cases, 12 s in this one")
 
 
 CELL = "differential.py::test_gradients[scaled_dot_product_attention-mine-float32]"

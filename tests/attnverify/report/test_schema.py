@@ -35,6 +35,7 @@ VERSIONS = {
     14: "1e7fc65d97ba",
     15: "f05ed6e2442d",
     16: "c57dcfddcb82",
+    17: "c3e955ef789c",
 }
 """The checksum of each version: a schema that is changed has a new one, and a line here."""
 
