@@ -55,7 +55,8 @@ def limited(sizes: dict[str, int]) -> dict[str, int]:
 def fixed_sizes(letters: Sequence[str]) -> Iterator[dict[str, int]]:
     """
     Yield sizes that everybody meets: no two alike, all 1, all alike, where an axis is taken for
-    another unseen, each letter alone beyond a block, each letter alone 1.
+    another unseen, each letter alone beyond a block, and beyond two of them, where what one block
+    hands to the next is handed on, each letter alone 1.
     """
     usual = dict(zip(letters, (3, 5, 2, 7, 4, 6, 9, 11, 8, 10, 12, 13), strict=False))
     yield limited(dict(usual))
@@ -64,6 +65,7 @@ def fixed_sizes(letters: Sequence[str]) -> Iterator[dict[str, int]]:
     for letter in letters:
         yield limited(dict.fromkeys(letters, 2) | {letter: 65})
         yield limited(dict.fromkeys(letters, 3) | {letter: 129})
+        yield dict.fromkeys(letters, 1) | {letter: 260}
         yield limited(usual | {letter: 1})
 
 

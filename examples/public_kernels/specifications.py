@@ -32,10 +32,10 @@ def cross_entropy(
 
 def int8_attention(
     q: Int8[ndarray, "B 2 N 64"],
-    k: Int8[ndarray, "B 1 64C 64"],
-    v: Float[ndarray, "B 1 64C 64"],
+    k: Int8[ndarray, "B 1 192 64"],
+    v: Float[ndarray, "B 1 192 64"],
     q_scale: Annotated[Float[ndarray, "B 2 1"], (0, 0.02)],
-    k_scale: Annotated[Float[ndarray, "B 1 C"], (0, 0.02)],
+    k_scale: Annotated[Float[ndarray, "B 1 3"], (0, 0.02)],
 ) -> Float[ndarray, "B 2 N 64"]:
     score = np.einsum("bhnd,bkmd->bhnm", q, k) * q_scale[..., None]
     score = score * np.repeat(k_scale, 64, axis=2)[:, :, None]

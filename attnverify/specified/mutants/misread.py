@@ -133,9 +133,10 @@ def _of_one(operation: "SpecifiedOperation", argument: Argument) -> Iterator[Tol
     if argument.kind == "float":
         yield from _of_branches(operation, name)
     for axis, (factor, letter) in enumerate(argument.axes):
+        along = letter or f"axis {axis}"
         for words, *reads in (*ALONG, *(PAIRED if factor == 2 and letter else ())):
             changes = (partial(read, axis=axis) for read in reads)
-            yield words.format(name=name, letter=letter), _answer(operation, name, *changes)
+            yield words.format(name=name, letter=along), _answer(operation, name, *changes)
 
 
 def _of_branches(operation: "SpecifiedOperation", name: str) -> Iterator[Told]:
@@ -261,7 +262,8 @@ def _together(operation: "SpecifiedOperation") -> Iterator[Mutant]:
         for axis, (_, letter) in enumerate(one.axes if one.axes == other.axes else ()):
             for words, shift in SHIFTS.items():
                 read = partial(np.roll, shift=shift, axis=axis)
-                told = f"`{one.name}` and `{other.name}` {words} along {letter}"
+                along = letter or f"axis {axis}"
+                told = f"`{one.name}` and `{other.name}` {words} along {along}"
                 yield told, partial(_answer_of, operation, {one.name: read, other.name: read}), 1
 
 

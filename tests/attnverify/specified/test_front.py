@@ -126,6 +126,13 @@ def test_everybody_meets_axes_of_one_size(letters: str) -> None:
     assert any(sizes[letters[0]] > 1 for sizes in alike)
 
 
+@pytest.mark.parametrize("letters", ["N", "BHND", "BHNMDE"])
+def test_each_axis_is_met_in_three_blocks_of_128(letters: str) -> None:
+    """What the second block hands to the third raced in the forward pass of fla's chunk_hgrn."""
+    for letter in letters:
+        assert any(256 < sizes[letter] < 300 for sizes in fixed_sizes(letters))
+
+
 def test_a_wrong_kernel_is_told_in_the_words_of_the_specification() -> None:
     """In a process of its own, which is told of the specification; and replayed from its record."""
     run = judged("wrong.py", "--spec", "my_spec.py")

@@ -119,6 +119,10 @@ def whole_chunks(x: ndarray, q: ndarray) -> ndarray:
     return np.where(chunk <= chunk[:, None], q @ x.T, 0.0) @ x
 
 
+def filtered(x: Float[ndarray, "N"], taps: Float[ndarray, "3"]) -> ndarray:
+    return sum(taps[i] * x[i : len(x) - 2 + i] for i in range(3))
+
+
 def cut(x: ndarray, w: ndarray, b: ndarray) -> ndarray:
     y = x @ w + b
     y[:, y.shape[1] // 4 * 4 :] = 0
@@ -175,6 +179,11 @@ TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     ),
     "first state": (leaky, begun, r"`np\.zeros\(x\.shape\[1\]\)` as `x\[0\]`"),
     "reversed": (over_rows, lambda x, scale: x / scale[::-1, None], "`scale` reversed along N"),
+    "reversed taps": (
+        filtered,
+        lambda x, taps: sum(taps[2 - i] * x[i : len(x) - 2 + i] for i in range(3)),
+        "`taps` reversed along axis 0",
+    ),
     "padding": (
         difference,
         lambda x: np.r_[0, 0, x, 0, 0][4:] - np.r_[0, 0, x, 0, 0][:-4],
