@@ -21,8 +21,10 @@ from attnverify.diagnosis.factors.least_squares import (
     fit_least_squares,
     power_of_size,
 )
+from attnverify.diagnosis.layers.in_stages import in_stages
+from attnverify.diagnosis.layers.stages import takes
 from attnverify.judge.observation import Observation
-from attnverify.reference import layers
+from attnverify.reference import attention, layers
 from attnverify.reference.staged_attention import evaluate, spec_stages
 
 
@@ -90,9 +92,9 @@ def scale_of_tiles(tile: int, D: float) -> float:
 
 
 def head_width(o: Observation) -> float:
-    """D, which a layer has as F/H."""
+    """D, which a layer has as F/H, and self-attention of one head as K."""
     sizes = o.recipe.sizes
-    return sizes["D"] if "D" in sizes else sizes["F"] / sizes["H"]
+    return sizes.get("D") or sizes.get("K") or sizes["F"] / sizes["H"]
 
 
 def model_of(operation: Operation) -> Callable[[Observation], FactorModel] | None:
@@ -100,9 +102,19 @@ def model_of(operation: Operation) -> Callable[[Observation], FactorModel] | Non
     if operation.is_staged and {"query", "key"} <= set(operation.arguments):
         return None if "D" not in operation.sizes else staged_model
     layer = getattr(layers, operation.name, None)
-    if layer is None or "scale" not in inspect.signature(layer).parameters:
-        return None
-    return lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g))
+    if layer is not None and "scale" in inspect.signature(layer).parameters:
+        return lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g))
+    return rescaled_model if takes(operation, "weigh") and not operation.traits.slopes else None
+
+
+def rescaled_model(o: Observation) -> FactorModel:
+    """A layer whose scores are scaled otherwise before they are weighed."""
+    layer, law = in_stages(o.case.operation), head_width(o) ** -0.5
+
+    def weigh(g: float, score: ndarray, visible: ndarray) -> ndarray:
+        return attention.weigh(score * (g / law), visible)
+
+    return FactorModel(o, lambda g: layer(**o.inputs, weigh=partial(weigh, g)))
 
 
 def staged_model(o: Observation) -> FactorModel:

@@ -26,7 +26,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_answer
 from attnverify.reference.oracle import evaluate_spec
 
-Change = Callable[[Inputs], Inputs]
+Change = Callable[[Inputs], Inputs | None]
 MASKS = ("mask", "visible", "attn_mask", "key_padding_mask")
 EQUAL, BIASED = "where all scores are equal, without a mask", "where {} are 0, without a mask"
 SCORING = ("query", "u", "v", "query_pos_bias", "key_pos_bias", "w_score")
@@ -39,7 +39,7 @@ class Isolated:
 
     words    what is said of the input: "with one key"
     stage    what is wrong if this is, and what leaves less was right; "" where that says nothing
-    change   of the inputs; what it does not change asks nothing new
+    change   of the inputs, None where it cannot be made; what it does not change asks nothing new
     weights  what a probe of the weights has to add: "all" of it, "more" beside it, or "nothing"
     """
 
@@ -70,10 +70,15 @@ def without_draw(given: Inputs) -> Inputs:
 
 
 def with_equal_scores(given: Inputs) -> Inputs:
-    scoring = {name: np.zeros_like(given[name]) for name in SCORING if name in given}
-    return given | (
-        scoring if "parameters" not in given else zeroed(given, *SCORED, leaves=("weight", "bias"))
-    )
+    """Nothing that is scored: queries, keys and positions, or what projects them."""
+    own: Any = given.get("parameters")
+    if own is None:
+        return given | {name: np.zeros_like(given[name]) for name in SCORING if name in given}
+    new = {n: np.zeros_like(x) for n, x in own.items() if n in SCORED and x is not None}
+    for name in {"qkv_net.weight", "qkv_net.bias"} & {*own}:
+        scored = np.arange(len(own[name])) * 3 // len(own[name]) < 2
+        new[name] = np.where(scored.reshape(-1, *(1,) * (own[name].ndim - 1)), 0, own[name])
+    return given | {"parameters": own | new}
 
 
 def below_zero(score: np.ndarray) -> np.ndarray:
@@ -82,20 +87,22 @@ def below_zero(score: np.ndarray) -> np.ndarray:
     return np.asarray(score - np.where(np.isfinite(top), top, 0))
 
 
-SCORED = ("q_proj", "query.linear", "k_proj", "key.linear")
-"""Both sides: one may take what belongs to the other."""
+SIDES = ("q_proj", "query.linear", "k_proj", "key.linear", "r_net")
+SCORED = (
+    *(f"{part}.{leaf}" for part in SIDES for leaf in ("weight", "bias")),
+    *("w_query", "w_key", "u", "v", "query_pos_bias", "key_pos_bias", "key_pos_embeddings"),
+)
+"""Both sides, since one may take what belongs to the other, and the positions."""
 
 OUT, FEED = ("o_net", "out_proj", "output"), ("ff_in", "ff_out")
 
 
-def zeroed(given: Inputs, *parts: str, leaves: tuple[str, ...] = ("weight",)) -> Inputs:
-    """The weights of some parts of a layer at 0; their biases are left but where they are named."""
+def zeroed(given: Inputs, *parts: str) -> Inputs | None:
+    """The weights of some parts of a layer at 0, their biases left; None of one without them."""
     own: Any = given["parameters"]
-    if not isinstance(own, dict):
-        return {}
-    names = {f"{part}.{leaf}" for part in parts for leaf in leaves}
+    names = {f"{part}.weight" for part in parts}
     new = {n: np.zeros_like(x) for n, x in own.items() if n in names and x is not None}
-    return {"parameters": own | new} if new else {}
+    return given | {"parameters": own | new} if new else None
 
 
 ATTENTION = (
@@ -108,7 +115,7 @@ ATTENTION = (
     Isolated(
         EQUAL,
         "the softmax's sum or the product with the values",
-        lambda x: without_draw(without_masks(with_equal_scores(x))),
+        lambda x: with_equal_scores(without_draw(without_masks(x))),
         "all",
     ),
     Isolated(
@@ -138,22 +145,22 @@ LAYER = (
     Isolated(
         "where the weights of the output projection and the feed-forward are 0",
         "the norm, the biases of the output projections and what is added up",
-        lambda x: x | zeroed(x, *OUT, *FEED),
+        lambda x: zeroed(x, *OUT, *FEED),
     ),
     Isolated(
         "where the weights of the output projection are 0",
         "the feed-forward",
-        lambda x: x | zeroed(x, *OUT),
+        lambda x: zeroed(x, *OUT),
     ),
     Isolated(
         EQUAL,
         "the projections of values and output, how heads are split and joined",
-        lambda x: without_draw(without_masks(with_equal_scores(x | zeroed(x, *FEED)))),
+        lambda x: with_equal_scores(without_draw(without_masks(zeroed(x, *FEED) or x))),
     ),
     Isolated(
         "without mask and dropout",
         "the attention's scores and what they are projected from",
-        lambda x: without_draw(without_masks(x | zeroed(x, *FEED))),
+        lambda x: without_draw(without_masks(zeroed(x, *FEED) or x)),
     ),
     Isolated("without dropout", "the masks", without_draw),
     Isolated("with all of it", "the dropout", lambda x: x),
@@ -184,8 +191,8 @@ def first_wrong_stage(
 ) -> tuple[Isolated, str] | None:
     """Find which stage is wrong first, with the words for it; None where nothing isolates it."""
     rows, right = rows_of(implementation.operation), ""
-    if not rows:
-        return None
+    if not rows or not isinstance(o.inputs.get("parameters", {}), dict):
+        return None  # each of several layers has its own
     own, law = o.actual[0], o.expected[0]
     if own.shape == law.shape and not wrong_where_seen(own, law, o.bounds[0]).any():
         return None  # what isolates a stage isolates it in rows of the first output that see a key
@@ -224,7 +231,7 @@ def right_alone(
 
 def new_inputs(rows: Sequence[Isolated], inputs: Inputs) -> Iterator[tuple[Isolated, Inputs]]:
     """Each row with its inputs, without those that leave what another row leaves."""
-    changed = [(row, row.change(inputs)) for row in rows]
+    changed = [(row, new) for row in rows if (new := row.change(inputs)) is not None]
     for number, (row, given) in enumerate(changed):
         if is_same(given, inputs):
             yield row, inputs
