@@ -150,6 +150,7 @@ def describe_part(part: Part, further: Sequence[Part]) -> Cause | None:
     """
     where = " and ".join(part.conditions)
     own, *_ = part.cause.explanations
+    own = replace(own, words=say.WHEN.format(cause=own.words, where=where))
     if not part.others:
         return Cause(say.WHEN.format(cause=part.cause, where=where), (own,))
     others = {o.case for o in part.others}

@@ -397,9 +397,9 @@ def shortened(finding: Finding) -> str:
     cause = str(finding.cause or "")
     if finding.hung and (sizes := sizes_of(finding)):
         return f"{finding.kind} ({sizes})"
-    told = cause.removeprefix(WRONG).partition(" (seen")[0].partition("; ")[0]
+    told, _, more = cause.removeprefix(WRONG).partition(" (seen")[0].partition("; ")
     if told == say.OUTPUT:  # where there is one output its name says nothing
-        return finding.symptom
+        return ": ".join(more.split(": ")[:2]) or finding.symptom
     return told or finding.kind
 
 

@@ -21,7 +21,7 @@ from attnverify.diagnosis.whereabouts.isolating import is_wrong
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.judge.case import case_of
 from attnverify.judge.observation import observe
-from attnverify.reference import layers
+from attnverify.reference import attention, layers
 from tests.reports.test_causes import sort_draws
 from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
@@ -217,6 +217,18 @@ SIBLINGS: dict[str, Said] = {
     "1/sqrt(F) in a layer": (
         MHA, lambda **g: layers.multi_head_attention(
             **g, scale=lambda D: g["query"].shape[-1] ** -0.5), r"F\^-0\.5|sqrt\((F|H D)\)", HEAD),
+    "1/sqrt(F) in a layer of Transformer-XL": (
+        "transformer_xl_layer", lambda **g: layers.transformer_xl_layer(
+            **g, weigh=lambda s, seen: attention.weigh(s / g["num_heads"] ** 0.5, seen)),
+        r"F\^-0\.5", HEAD),
+    "scores by 1.25 in one head": (
+        "self_attention", lambda **g: layers.self_attention(
+            **g, weigh=lambda s, seen: attention.weigh(1.25 * s, seen)),
+        r"first: the attention's scores and what they are projected from", "values"),
+    "heads joined backwards": (
+        "transformer_xl_layer", lambda **g: layers.transformer_xl_layer(
+            **g, join=lambda y: layers.join(y)[..., ::-1]),
+        r"first: the projections of values and output, how heads", "scores of"),
     "a gain added to 1": (
         "transformer_xl_layer", xl(norm=norm_before), r"norm|gain", HEAD),
     "GELU": (

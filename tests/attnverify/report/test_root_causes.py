@@ -414,9 +414,14 @@ def test_of_two_mistakes_each_is_told_by_what_shows_it_alone() -> None:
 def test_the_name_of_the_only_output_is_no_brief_cause() -> None:
     """The last line of a run named "1. the output"."""
     cell = failed("alibi_attention", "NaN when a row sees no key")
-    cause = Cause("wrong: the output; what is wrong first: the weights (seen with B=1)")
-    cell["findings"] = [replace(Finding.from_dict(cell["findings"][0]), cause=cause).as_dict()]
-    assert [each.brief for each in triage([cell])] == ["NaN when a row sees no key"]
+    finding = replace(Finding.from_dict(cell["findings"][0]), condition=())
+    for words, brief in (
+        ("wrong: the output (seen with B=1)", "NaN"),
+        ("wrong: the output; what is wrong first: the mask: wrong without dropout (seen with B=1)",
+         "what is wrong first: the mask"),
+    ):  # fmt: skip
+        cell["findings"] = [replace(finding, cause=Cause(words)).as_dict()]
+        assert [each.brief for each in triage([cell])] == [brief]
 
 
 def test_what_no_mistake_explains_is_told_with_its_condition() -> None:
