@@ -1,10 +1,10 @@
 """
 Required kinds of options: each form that an option may take, in a small call in which no other
-option is given that it does not need. Where options meet, they are dealt; a function that takes few
-of them refuses what is dealt.
+option is given that it does not need; of sequences what hides keys in decoding too. Where options
+meet, they are dealt; a function that takes few of them refuses what is dealt.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,50 @@ def option_cases(op: Operation) -> Iterator[Recipe]:
     """Yield a case for each form of each option; of a stack, whose cases are dear, none."""
     if op.is_stack:
         return
-    plain = fixed_recipe(op, SIZES)
-    for name, domain in op.domains.items():
-        for form in _forms(domain, plain):
+    yield from _each_form(op, fixed_recipe(op, SIZES), tuple(op.domains))
+    if op.is_packed:
+        yield from _each_form(op, decoding(op), HIDING)
+
+
+def _each_form(op: Operation, plain: Recipe, names: tuple[str, ...]) -> Iterator[Recipe]:
+    for name in names:
+        for form in _forms(op.domains[name], plain):
             own = BESIDE.get(name, {}) | {name: form}
             taken = {key: value for key, value in own.items() if key in op.domains}
             if plain.options | taken != plain.options:
                 yield replace(plain, options=plain.options | taken)
+
+
+def decoding(op: Operation) -> Recipe:
+    """
+    Return a call of one row for each sequence, of which the longest alone fills its pages of 4.
+    """
+    plain = fixed_recipe(op, DECODED)
+    drawn = {
+        name: {"seed": next(seed for seed in TRIED if fits(draw(plain, name, seed)))}
+        for name, fits in ROWS.items()
+        if name in op.domains and op.domains[name].required
+    }
+    return replace(plain, options=plain.options | drawn)
+
+
+def draw(recipe: Recipe, name: str, seed: int) -> ndarray:
+    return np.asarray(draw_integers(CATALOGUE[recipe.operation].domains[name], recipe, seed))
+
+
+def _is_ragged(lengths: ndarray) -> bool:
+    even = lengths % 4 == 0
+    return bool(even.sum() == 1 and even[lengths.argmax()] and lengths.min() > 4)
+
+
+DECODED = {"B": 3, "H": 4, "N": 1, "M": 19}
+HIDING = ("window", "chunk")
+ROWS: dict[str, Callable[[ndarray], bool]] = {
+    "query_starts": lambda starts: bool((np.diff(starts) == 1).all()),
+    "key_starts": lambda starts: _is_ragged(np.diff(starts)),
+    "lengths": _is_ragged,
+}
+"""What the integers of such a call must show."""
 
 
 def _forms(domain: Domain, recipe: Recipe) -> Iterator[Any]:

@@ -194,3 +194,29 @@ def test_an_option_that_is_taken_is_not_said_to_be_lacking(tmp_path: Path) -> No
     assert result.verdict == "passed" and result.unseen == {"dropout": "takes no keep"}
     told = {"backend": "mine", "implementation": "f", "unseen": {"mem_len=3": "takes no keep"}}
     assert describe_unseen([told]) == ["mine: no mem_len=3 was judged of f: it takes no keep"]
+
+
+PAGES_OF_THE_LONGEST = '''
+import numpy as np
+from attnverify.numpy_ref import paged_attention as own
+
+def paged_attention(
+    query, key_pages, value_pages, page_table, lengths, query_starts, causal=False, window=None
+):
+    """A window walks as many pages of each sequence as of the longest, from its first one on."""
+    page, span = key_pages.shape[1], np.diff(query_starts).max()
+    if window and window[0] is not None:
+        first = np.maximum(lengths - window[0] - span, 0) // page
+        count = -(-lengths.max() // page) - first[lengths.argmax()]
+        offset = lengths - np.diff(query_starts)
+        return own(query, key_pages, value_pages, page_table,
+                   np.minimum(lengths, (first + count) * page), query_starts,
+                   causal=causal, window=window, offset=offset)
+    return own(query, key_pages, value_pages, page_table, lengths, query_starts,
+               causal=causal, window=window)
+'''
+
+
+def test_quick_sees_a_window_that_walks_the_pages_of_the_longest(tmp_path: Path) -> None:
+    """One row of each sequence, as in decoding: of ten rows no window begins behind a page."""
+    assert search_quick(tmp_path, PAGES_OF_THE_LONGEST, seed=2).failing
