@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.cause import IN_BACKWARD, Explanation
 from attnverify.diagnosis.factors.least_squares import (
     NEAR,
     FactorModel,
@@ -23,38 +23,49 @@ from attnverify.diagnosis.factors.least_squares import (
 )
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.layers.stages import takes
+from attnverify.inputs.recipe import Inputs
 from attnverify.judge.observation import Observation
 from attnverify.reference import attention, layers
 from attnverify.reference.staged_attention import evaluate, spec_stages
+
+Model = Callable[[Observation], FactorModel]
 
 
 def fit_scale(
     operation: Operation, wrong: Sequence[Observation], seen: Sequence[Observation]
 ) -> Explanation | None:
     """Return the number that is the scale of every observation, or the power of a size."""
-    make = model_of(operation)
-    if make is None:
-        return None
+    for make, place in models_of(operation):
+        if found := fit_by(make, wrong, seen):
+            return Explanation.of(f"{found.words}{place}")
+    return None
+
+
+def fit_by(
+    make: Model, wrong: Sequence[Observation], seen: Sequence[Observation]
+) -> Explanation | None:
+    """Return the same of one way to compute the operation with a scale."""
     models = [make(o) for o in wrong]
-    each = [fit_least_squares([model]) for model in models]
-    if not all(model.fits(g) for model, g in zip(models, each, strict=True)):
+    found = [(m.observation, g) for m in models if m.fits(g := fit_least_squares([m]))]
+    if 2 * len(found) < len(models):  # steep ones may be fitted by none, and must be explained too
         return None
-    others = [make(o) for o in seen]
+    each, every = [g for _, g in found], [*models, *map(make, seen)]
     g = float(np.median(each))
-    widths = {head_width(o) for o in wrong}
-    if np.ptp(each) < NEAR * g and len(widths) > 1 and all(m.fits(g) for m in (*models, *others)):
+    widths = [head_width(o) for o, _ in found]
+    if np.ptp(each) < NEAR * g and len({*widths}) > 1 and all(m.fits(g) for m in every):
         return Explanation.of(say.CONSTANT_SCALE.format(scale=g))
-    power = power_of_size([o.recipe.sizes for o in wrong], each)
+    power = power_of_size([o.recipe.sizes for o, _ in found], each)
     if power is None or power == ("D", -0.5):
-        return near_the_law((*models, *others), [head_width(o) for o in wrong], each)
+        return near_the_law(every, widths, each)
     letter, exponent = power
-    if not all(m.fits(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in others):
+    if not all(m.fits(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in every):
         return None
     return Explanation.of(say.SCALE_OF_SIZE.format(letter=letter, exponent=exponent))
 
 
 Scale = Callable[[float], float]
 WITH_NUMBER: tuple[tuple[str, Callable[..., float], Callable[..., Any]], ...] = (
+    ("{k:g}/sqrt(D)", lambda D, k: k * D**-0.5, lambda D, g: g * D**0.5),
     ("1/sqrt(D {k:+g})", lambda D, k: (D + k) ** -0.5, lambda D, g: g**-2 - D),
     ("1/(sqrt(D) {k:+g})", lambda D, k: 1 / (D**0.5 + k), lambda D, g: 1 / g - D**0.5),
     ("1/sqrt(D), D at least {k:g},", lambda D, k: np.maximum(D, k) ** -0.5, lambda D, g: g**-2),
@@ -92,19 +103,49 @@ def scale_of_tiles(tile: int, D: float) -> float:
 
 
 def head_width(o: Observation) -> float:
-    """D, which a layer has as F/H, and self-attention of one head as K."""
+    """D, which a layer has as F/H."""
     sizes = o.recipe.sizes
-    return sizes.get("D") or sizes.get("K") or sizes["F"] / sizes["H"]
+    return sizes["D"] if "D" in sizes else sizes["F"] / sizes["H"]
 
 
-def model_of(operation: Operation) -> Callable[[Observation], FactorModel] | None:
-    """Return how an operation is computed with a scale; None for one that has no scale."""
-    if operation.is_staged and {"query", "key"} <= set(operation.arguments):
-        return None if "D" not in operation.sizes else staged_model
+def models_of(operation: Operation) -> Iterator[tuple[Model, str]]:
+    """Yield how an operation is computed with a scale, and where that is; nothing without one."""
     layer = getattr(layers, operation.name, None)
-    if layer is not None and "scale" in inspect.signature(layer).parameters:
-        return lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g))
-    return rescaled_model if takes(operation, "weigh") and not operation.traits.slopes else None
+    if operation.is_staged and {"query", "key"} <= set(operation.arguments):
+        yield from [(staged_model, "")] if "D" in operation.sizes else []
+    elif layer is not None and "scale" in inspect.signature(layer).parameters:
+        yield lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g)), ""
+    elif takes(operation, "weigh") and "H" in operation.sizes and not operation.traits.slopes:
+        yield rescaled_model, ""
+    elif operation.shares_keys and not operation.requires("scale"):
+        yield lambda o: FactorModel(o, partial(given_scale, o)), ""
+        if operation.is_gradient:
+            yield lambda o: FactorModel(o, partial(recomputed, o)), IN_BACKWARD
+
+
+def given_scale(o: Observation, g: float) -> Any:
+    """Return what the operation gives with a scale, where it is left to the operation."""
+    return o.case.operation.reference(**with_scale(o.inputs, g))
+
+
+def with_scale(inputs: Inputs, g: float) -> Inputs:
+    return inputs if inputs.get("scale") is not None else inputs | {"scale": g}
+
+
+def recomputed(o: Observation, g: float) -> Any:
+    """
+    Return the gradients by weights exp(score - lse), of scores with another scale than those of the
+    output and the lse: their rows sum to c and not to 1.
+    """
+    forward, arriving = o.case.operation.forward, ("d_output", "d_lse")
+    given = {name: x for name, x in o.inputs.items() if name not in arriving}
+    d_output, d_lse = (o.inputs[name] for name in arriving)
+    (output, lse), (other, sum_) = (forward.reference(**x) for x in (given, with_scale(given, g)))
+    there = ~np.isneginf(sum_)
+    c = np.exp(np.subtract(sum_, lse, out=np.zeros_like(lse), where=there))
+    back = (d_output * (other - output)).sum(axis=-1)
+    changed = {"d_output": c[..., None] * d_output, "d_lse": c * (back + d_lse)}
+    return o.case.operation.reference(**with_scale(o.inputs, g) | changed)
 
 
 def rescaled_model(o: Observation) -> FactorModel:

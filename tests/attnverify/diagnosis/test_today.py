@@ -30,6 +30,7 @@ def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
     r, given = q.shape[1] // x["key"].shape[1], x.get("scale")
     key = np.tile(x["key"], (1, r, 1, 1)) if kind == "keys" else np.repeat(x["key"], r, 1)
     scale = q.shape[-1] ** -0.5 if given is None else 1 / given if kind == "scale" else given
+    scale = (-(-q.shape[-1] // 16) * 16) ** -0.5 if kind == "width" and given is None else scale
     s = q @ key.mT * scale
     if cap is not None:
         s = cap * np.tanh(s / scale / cap) * scale if kind == "cap" else cap * np.tanh(s / cap)
@@ -86,12 +87,23 @@ def backward(kind: str) -> Callable[..., Any]:
         d_w = d_w if keep is None else d_w * keep / (1 if kind == "drop back" else 1 - p)
         delta = (w * d_w).sum(-1, keepdims=True)
         delta = delta / x["value"].shape[-1] if kind == "mean" else delta
+        if kind == "scale" and (cap is not None or given is not None):
+            raise NotImplementedError("the scale is the kernel's own")
+        if kind == "scale":
+            w, scale = np.where(w == 0, 0, w * np.exp(0.1 * np.where(w == 0, 0, s))), 1.1 * scale
         total = w.sum(-1, keepdims=True)
         w = w / np.where(total == 0, 1, total) if kind == "sink" else w
         d_t = w * (d_w - delta + d_lse)
         d_s = d_t if cap is None or kind == "slope" else d_t * (1 - (s / cap) ** 2)
-        d_key = (d_s.mT @ x["query"]).reshape(*x["key"].shape[:2], r, *x["key"].shape[2:]).sum(2)
+        d_key, d_value = (
+            y.reshape(len(y), -1, r, *y.shape[2:]).sum(2)
+            for y in (
+                d_s.mT @ x["query"],
+                (w if keep is None else w * keep / (1 - p)).mT @ x["d_output"],
+            )
+        )
         found = list(GRAD.reference(**x))
+        found[2] = d_value if kind == "scale" else found[2]
         found[:2] = d_s @ np.repeat(x["key"], r, 1) * scale, d_key * scale
         found[3:-1] = mask_grad(d_t, x.get("mask"))
         if x.get("sink") is not None:
@@ -110,6 +122,7 @@ FORWARDS = {
     "scale": "given scale that divides",
     "sink": "sink with the other sign",
     "lse": "lse without the maximum",
+    "width": r"scaled by 1/sqrt\(D rounded up to a multiple of 16\)",
     "drop": "dropout ignored",
     "keys": "heads of keys alone in turn",
     "tile": "causality in the first tile of 16 keys alone",
@@ -120,6 +133,7 @@ BACKWARDS = {
     "mean": "delta that is the mean over the width",
     "sink": "weights sum to 1 without the sink",
     "slope": "leaves out the cap's slope",
+    "scale": r"scaled by 1\.1/sqrt\(D\) in place of 1/sqrt\(D\) in the backward pass",
     "drop back": r"gradient of the weights.*not scaled by 1/\(1-p\)",
 }
 ROWS = [
