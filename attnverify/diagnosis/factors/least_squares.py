@@ -23,6 +23,9 @@ SHOWN = 5e-5
 """So far from 1 must a factor be to be told in hundredths of a per cent."""
 DIGITS = range(1, 8)
 FARTHEST = 1e6
+FAR = 1000.0
+"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
+and not of its own."""
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
 
@@ -64,6 +67,12 @@ class FactorModel:
     def fits(self, g: float | ndarray) -> bool:
         answer = self.answer(g)
         return answer is not None and self.observation.distance(answer) <= 1
+
+    def explains(self, g: float) -> bool:
+        """Tell whether it fits, or is far nearer than the specification."""
+        answer, seen = self.answer(g), self.observation
+        far = np.inf if answer is None else seen.distance(answer)
+        return far <= 1 or far <= min(seen.law / FAR, FAR)
 
     def answer(self, g: Any) -> Any:
         """What the function gives, None where it raises: somebody's own may, of other numbers."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import Operation
+from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import IN_BACKWARD, Explanation
 from attnverify.diagnosis.factors.least_squares import (
@@ -52,13 +52,13 @@ def fit_by(
     each, every = [g for _, g in found], [*models, *map(make, seen)]
     g = float(np.median(each))
     widths = [head_width(o) for o, _ in found]
-    if np.ptp(each) < NEAR * g and len({*widths}) > 1 and all(m.fits(g) for m in every):
+    if np.ptp(each) < NEAR * g and len({*widths}) > 1 and all(m.explains(g) for m in every):
         return Explanation.of(say.CONSTANT_SCALE.format(scale=g))
     power = power_of_size([o.recipe.sizes for o, _ in found], each)
     if power is None or power == ("D", -0.5):
         return near_the_law(every, widths, each)
     letter, exponent = power
-    if not all(m.fits(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in every):
+    if not all(m.explains(m.observation.recipe.sizes.get(letter, 1) ** exponent) for m in every):
         return None
     return Explanation.of(say.SCALE_OF_SIZE.format(letter=letter, exponent=exponent))
 
@@ -81,7 +81,7 @@ def near_the_law(
     """Return the scale that is nearly 1/sqrt(D) and fits every observation."""
     with np.errstate(all="ignore"):
         for law, scale in laws_near(np.array(widths), np.array(fitted)):
-            if all(m.fits(scale(np.float64(head_width(m.observation)))) for m in models):
+            if all(m.explains(scale(np.float64(head_width(m.observation)))) for m in models):
                 return Explanation.of(say.SCALE_IS.format(law=law))
     return None
 
@@ -113,6 +113,8 @@ def models_of(operation: Operation) -> Iterator[tuple[Model, str]]:
     layer = getattr(layers, operation.name, None)
     if operation.is_staged and {"query", "key"} <= set(operation.arguments):
         yield from [(staged_model, "")] if "D" in operation.sizes else []
+        if {*operation.arguments} <= {*CATALOGUE[GROUPED].arguments}:
+            yield lambda o: FactorModel(o, partial(recomputed, o)), IN_BACKWARD
     elif layer is not None and "scale" in inspect.signature(layer).parameters:
         yield lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g)), ""
     elif takes(operation, "weigh") and "H" in operation.sizes and not operation.traits.slopes:
@@ -137,15 +139,20 @@ def recomputed(o: Observation, g: float) -> Any:
     Return the gradients by weights exp(score - lse), of scores with another scale than those of the
     output and the lse: their rows sum to c and not to 1.
     """
-    forward, arriving = o.case.operation.forward, ("d_output", "d_lse")
+    own = o.case.operation
+    operation = own if "d_lse" in own.arguments else CATALOGUE[GROUPED]  # with a head for each
+    forward, arriving = operation.forward, ("d_output", "d_lse")
     given = {name: x for name, x in o.inputs.items() if name not in arriving}
-    d_output, d_lse = (o.inputs[name] for name in arriving)
+    d_output, d_lse = (o.inputs.get(name, 0) for name in arriving)
     (output, lse), (other, sum_) = (forward.reference(**x) for x in (given, with_scale(given, g)))
     there = ~np.isneginf(sum_)
     c = np.exp(np.subtract(sum_, lse, out=np.zeros_like(lse), where=there))
     back = (d_output * (other - output)).sum(axis=-1)
     changed = {"d_output": c[..., None] * d_output, "d_lse": c * (back + d_lse)}
-    return o.case.operation.reference(**with_scale(o.inputs, g) | changed)
+    return operation.reference(**with_scale(o.inputs, g) | changed)
+
+
+GROUPED = "grouped_attention_grad"
 
 
 def rescaled_model(o: Observation) -> FactorModel:

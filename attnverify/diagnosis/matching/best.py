@@ -9,16 +9,12 @@ import numpy as np
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.factors.least_squares import unit
+from attnverify.diagnosis.factors.least_squares import FAR, unit
 from attnverify.diagnosis.public_conventions import PUBLIC
 from attnverify.judge.observation import Observation
 
 CLEARLY = 4.0
 """A candidate explains only what the specification does not: it must be nearer by this factor."""
-FAR = 1000.0
-"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
-and not of its own."""
-
 NEARER = 100.0
 """So much nearer must such a candidate be in each number that is beyond the bound."""
 

@@ -203,6 +203,23 @@ def causal_from_the_start(own: Any) -> dict[str, Any]:
     return {"see": torch.ones(N, M, dtype=torch.bool).tril()}
 
 
+def rescaled_back(d_output: ndarray, query: ndarray, key: ndarray, value: ndarray,
+                  mask: Any = None, keep: Any = None,
+                  p: float = 0.0) -> tuple[ndarray, ...]:  # fmt: skip
+    """Weights made again with another scale, over the sum of the forward pass."""
+    if mask is not None or keep is not None:
+        raise NotImplementedError("masks and draws")
+    scale = query.shape[-1] ** -0.5
+    score = query @ key.mT * scale
+    top = score.max(-1, keepdims=True)
+    lse = top + np.log(np.exp(score - top).sum(-1, keepdims=True))
+    back = d_output @ value.mT
+    delta = (np.exp(score - lse) * back).sum(-1, keepdims=True)
+    weights = np.exp(1.25 * score - lse)
+    d_score = weights * (back - delta) * 1.25 * scale
+    return d_score @ key, d_score.mT @ query, weights.mT @ d_output
+
+
 def diagonal(d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, mask: Any = None,
              keep: Any = None, p: float = 0.0) -> tuple[ndarray, ...]:  # fmt: skip
     """The softmax's gradient is p (1 - p) d."""
@@ -403,6 +420,8 @@ UNMET: dict[str, Said] = {
         XL_LAYER, lambda **g: layers.transformer_xl_layer(
             **g | {"parameters": g["parameters"] | {"v": g["parameters"]["u"]}}),
         r"\bu\b.*\bv\b", PLACE),
+    "another scale in the backward pass": (
+        f"{SDPA}_grad", rescaled_back, r"1\.25/sqrt\(D\) .*backward", PLACE),
     "a first tile without keys": (
         SDPA, sdpa(weigh=blind_to_no_keys), r"first tile of 4 keys is hidden, and its NaN",
         f"{PLACE}|running maximum|behind the first"),
