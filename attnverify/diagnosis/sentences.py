@@ -152,6 +152,10 @@ GRADIENT_BY = "the gradient by {name}"
 THERE = ", {what} where it is wrong"
 THERE_AT = ", {what}{where}"
 END = ", whose last {name}s are left 0 wherever it is wrong (in one case {since}; {count} cases)"
+AGAIN = (
+    ", that of the first {name}s again and again wherever it is wrong (in one of {cases} cases "
+    "that of the first {count} of {size})"
+)
 ZERO, NAN, OTHER_SIGN = "0", "NaN", "with the other sign"
 PLACE = ": {places}"
 IN_ONE, ONE_KEY = "in {name} {index} alone", "key {index} alone"

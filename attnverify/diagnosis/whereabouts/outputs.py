@@ -68,13 +68,14 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
     ranked = most_telling(observed)
     ranked = with_names_of(ranked[0], ranked) if ranked else []
     told = [
-        name + describe_one(ranked, number)
+        (name, describe_one(ranked, number))
         for o in ranked[:1]
         for number, (name, wrong) in enumerate(
             zip(output_names(o), wrong_elements(o), strict=False)
         )
         if wrong.any() and wrong.ndim
     ]
+    told = [name + more for name, more in sorted(told, key=lambda each: not each[1])]
     return template.format(outputs="; ".join(told)) if told else ""
 
 
@@ -88,6 +89,8 @@ def describe_one(ranked: Sequence[Observation], number: int) -> str:
         where = describe_indices(zeros[0], axes, zeros[1:])
         if where:
             return say.THERE_AT.format(what=say.ZERO, where=where)
+    if again := describe_repeated([o.actual[number] for o, each in parts if each.any()], axes):
+        return again
     where = describe_indices(wrong[0], axes, wrong[1:])
     if not where and what == say.THERE.format(what=say.ZERO):
         return describe_end([(o.actual[number] == 0, each) for o, each in parts], axes) or what
@@ -115,6 +118,24 @@ def describe_end(parts: Sequence[tuple[ndarray, ndarray]], axes: str) -> str:
             since = say.FROM.format(name=name, index=start, size=size)
             return say.END.format(name=name, since=since, count=len(failing))
     return ""
+
+
+def describe_repeated(wrong: Sequence[ndarray], axes: str) -> str:
+    """An axis along which what comes first comes again, wherever an output is wrong."""
+    for axis, letter in enumerate(axes):
+        periods = [period_along(x, axis) for x in wrong]
+        if len(wrong) > 1 and all(periods):
+            name = NAMES.get(letter, say.PLACE_OF_AXIS.format(axis=axis))
+            told = {"count": periods[0], "size": wrong[0].shape[axis], "cases": len(wrong)}
+            return say.AGAIN.format(name=name, **told)
+    return ""
+
+
+def period_along(x: ndarray, axis: int) -> int:
+    """After how many places of an axis its numbers come again, bit for bit; 0: not at all."""
+    places = np.moveaxis(x, axis, 0)
+    sizes = range(1, len(places) // 2 + 1) if places.any() else ()
+    return next((k for k in sizes if np.array_equal(places[k:], places[:-k])), 0)
 
 
 def describe_numbers(observed: Sequence[Observation], number: int) -> str:

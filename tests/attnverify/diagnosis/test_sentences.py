@@ -134,6 +134,11 @@ TEXTS: dict[str, Filled] = {
         ", whose last columns are left 0 wherever it is wrong (in one case from column 4 of 6 on; "
         "3 cases)",
     ),
+    "AGAIN": (
+        {"name": "key", "count": 2, "size": 8, "cases": 3},
+        ", that of the first keys again and again wherever it is wrong (in one of 3 cases that of "
+        "the first 2 of 8)",
+    ),
     "PLACE_OF_AXIS": ({"axis": 2}, "axis 2 place"),
     "HEADS_READ": (
         {"rule": " (h % G)"},

@@ -26,7 +26,7 @@ from attnverify.judge.case import case_of
 from attnverify.judge.judging import is_right
 from attnverify.judge.observation import observe
 from attnverify.precision import FORMATS
-from attnverify.reference import attention, layers
+from attnverify.reference import attention, gradients, layers
 from tests.attnverify.diagnosis.test_two_mistakes import (
     ALIBI,
     MHA,
@@ -218,6 +218,18 @@ def rescaled_back(d_output: ndarray, query: ndarray, key: ndarray, value: ndarra
     weights = np.exp(1.25 * score - lse)
     d_score = weights * (back - delta) * 1.25 * scale
     return d_score @ key, d_score.mT @ query, weights.mT @ d_output
+
+
+def of_the_first_half(d_output: ndarray, query: ndarray, key: ndarray, value: ndarray,
+                      mask: Any = None, keep: Any = None,
+                      p: float = 0.0) -> tuple[ndarray, ...]:  # fmt: skip
+    """Keys in two chunks, of which the backward pass takes the first for both."""
+    if mask is not None or keep is not None or key.shape[2] % 2:
+        raise NotImplementedError("masks, draws and chunks of two sizes")
+    given = (d_output, query, key, value)
+    d_query, d_key, d_value = gradients.scaled_dot_product_attention_grad(*given)
+    first = (np.concatenate([np.split(x, 2, 2)[0]] * 2, 2) for x in (d_key, d_value))
+    return d_query, *first
 
 
 def diagonal(d_output: ndarray, query: ndarray, key: ndarray, value: ndarray, mask: Any = None,
@@ -420,6 +432,9 @@ UNMET: dict[str, Said] = {
         XL_LAYER, lambda **g: layers.transformer_xl_layer(
             **g | {"parameters": g["parameters"] | {"v": g["parameters"]["u"]}}),
         r"\bu\b.*\bv\b", PLACE),
+    "a chunk's gradients for all": (
+        f"{SDPA}_grad", of_the_first_half,
+        r"the gradient by key, that of the first keys again and again.*value, that of", r"lost|0 "),
     "another scale in the backward pass": (
         f"{SDPA}_grad", rescaled_back, r"1\.25/sqrt\(D\) .*backward", PLACE),
     "a first tile without keys": (
