@@ -67,7 +67,7 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
     """
     ranked = most_telling(observed)
     ranked = with_names_of(ranked[0], ranked) if ranked else []
-    told = [
+    named = [
         (name, describe_one(ranked, number))
         for o in ranked[:1]
         for number, (name, wrong) in enumerate(
@@ -75,7 +75,7 @@ def describe_wrong_outputs(observed: Sequence[Observation], template: str = say.
         )
         if wrong.any() and wrong.ndim
     ]
-    told = [name + more for name, more in sorted(told, key=lambda each: not each[1])]
+    told = [name + more for name, more in sorted(named, key=lambda each: not each[1])]
     return template.format(outputs="; ".join(told)) if told else ""
 
 
