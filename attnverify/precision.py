@@ -316,12 +316,17 @@ def _find_leaf(declared: object, selectors: list[str]) -> str | Mapping[str, Any
         raise ValueError(
             f"PRECISION: wanted a preset's name or a mapping, got {type(declared).__name__}"
         )
-    if all(_is_field(key, value) for key, value in declared.items()):
+    if names_fields(declared):
         return declared
     for key, value in declared.items():
         _check_selector(key, value)
     found = (_find_leaf(declared[name], selectors) for name in selectors if name in declared)
     return next((leaf for leaf in found if leaf is not None), None)
+
+
+def names_fields(declared: Mapping[Any, Any]) -> bool:
+    """Tell whether a mapping is one of fields, and not of dtypes, operations or functions."""
+    return all(_is_field(key, value) for key, value in declared.items())
 
 
 def _is_field(key: object, value: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attnverify.backends.implementation import Implementation
-from attnverify.precision import find_fields
+from attnverify.precision import find_fields, names_fields
 
 Plain = dict[str, Any]
 
@@ -32,7 +32,7 @@ def with_fields(said: Any, names: tuple[str, str], dtype: str, more: Plain) -> P
         if key != "*" or (isinstance(inner, Mapping) and dtype in inner):
             return {**said, key: with_fields(inner, names, dtype, more)}
     fields = find_fields(said, *names, dtype) | more
-    if isinstance(said, Mapping) and key is not None:
+    if isinstance(said, Mapping) and not names_fields(said):
         return {**said, dtype: fields}
     return ({} if said is None else {"*": said}) | {dtype: fields}
 

@@ -122,9 +122,10 @@ def describe_end(parts: Sequence[tuple[ndarray, ndarray]], axes: str) -> str:
 
 def describe_repeated(wrong: Sequence[ndarray], axes: str) -> str:
     """An axis along which what comes first comes again, wherever an output is wrong."""
-    for axis, letter in enumerate(axes):
+    alike = len(wrong) > 1 and all(x.ndim == len(axes) for x in wrong)
+    for axis, letter in enumerate(axes) if alike else ():
         periods = [period_along(x, axis) for x in wrong]
-        if len(wrong) > 1 and all(periods):
+        if all(periods):
             name = NAMES.get(letter, say.PLACE_OF_AXIS.format(axis=axis))
             told = {"count": periods[0], "size": wrong[0].shape[axis], "cases": len(wrong)}
             return say.AGAIN.format(name=name, **told)

@@ -478,7 +478,7 @@ def test_where_no_candidate_is_left_none_explains_a_further_case() -> None:
     assert explaining([], seen) == []
 
 
-DECLARED = r'"(\w+)": "(\w+)"'
+DECLARED = r'"(?!preset)(\w+)": "(\w+)"'
 EXACT = ("float masks", "slopes", "sums", "gradients")
 """
 No declaration lets inputs be rounded; slopes and sums are known faults, and gradients are slow.
