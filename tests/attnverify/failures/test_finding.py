@@ -47,6 +47,7 @@ FINDING = Finding(
     notes=("not recorded: Read-only file system: here",),
     mend=Mend("mine.py", 7, "with `a` instead of `b`", "in 3 calls"),
     offer=KnownFailureLine("softmax * values : <reason>", "(covers 3 of 3 failures)"),
+    hung=60.0,
 )
 TEXT = """\
 3 of 20 cases: NaN

@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -172,9 +173,16 @@ def test_the_first_silence_is_short() -> None:
     assert steps(through_a_pipe(*LINE, silence=1000, first=0.05))
 
 
+@pytest.fixture
+def counts() -> Iterator[Counts]:
+    """Those of a run that hears of every case until it ends."""
+    made = Counts()
+    yield made
+    made.pytest_sessionfinish()
+
+
 @pytest.mark.parametrize("width", range(10, 120, 7))
-def test_where_a_run_is_fits_and_cuts_no_name(width: int) -> None:
-    counts = Counts()
+def test_where_a_run_is_fits_and_cuts_no_name(width: int, counts: Counts) -> None:
     counts.total, counts.running = 6, {CELL: None}
     told = counts.line(width)
     whole = "0/6 cells, 0 cases: scaled_dot_product_attention-mine-float32 gradients"
@@ -183,9 +191,11 @@ def test_where_a_run_is_fits_and_cuts_no_name(width: int) -> None:
     assert (told == whole) == (width >= len(whole))
 
 
-def test_the_time_left_is_told_as_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_told_as_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, counts: Counts
+) -> None:
     """ "over 0:30 left" stood for a minute, and 98 seconds were "about 11 minutes"."""
-    counts, left = Counts(), iter((250.0, 94.0, 7.2, None))
+    left = iter((250.0, 94.0, 7.2, None))
     counts.total = 6
     monkeypatch.setattr(counts, "seconds_left", lambda: next(left))
     told = [counts.line(80).rpartition(", ")[2] for _ in range(4)]
