@@ -65,7 +65,7 @@ def fixed_sizes(letters: Sequence[str]) -> Iterator[dict[str, int]]:
     for letter in letters:
         yield limited(dict.fromkeys(letters, 2) | {letter: 65})
         yield limited(dict.fromkeys(letters, 3) | {letter: 129})
-        yield dict.fromkeys(letters, 1) | {letter: 260}
+        yield dict.fromkeys(letters, 2) | {letter: 260}
         yield limited(usual | {letter: 1})
 
 

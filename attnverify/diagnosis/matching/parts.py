@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import comb, log2
 
+from attnverify.catalogue.field_words import HIDDEN, say_field
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause
@@ -30,9 +31,15 @@ SEVERAL = 3
 """So many failing cases at least must a candidate explain."""
 NUMBERS = 32
 """So many numbers at least must come out of one of them: few numbers are anything."""
-NO_BRANCH = frozenset({"layout", "values", "poison", "mask.pattern", "padding.pattern"})
+NO_BRANCH = frozenset(
+    (
+        *("layout", "values", "poison"),
+        *(say_field("mask.pattern", "=", drawn) for drawn in HIDDEN if drawn != "empty_rows"),
+    )
+)
 """
-What no branch of a kernel hangs on: where its arrays lie, their numbers, how a mask was drawn.
+What no branch of a kernel hangs on: where its arrays lie, their numbers, how a mask was drawn, but
+that rows see no key.
 """
 BITS = 8
 """As many at least must it take to say which of the cases are the part: some hundred conditions are
@@ -125,12 +132,11 @@ def separated(
     candidate, inside = part.candidate, [o.case for o in part.explained]
     spoilt = [o for o in right if candidate.distance(o) > TWO_ERRORS]
     outside = [o.case for o in (*part.others, *spoilt)]
-    conditions = find_conjunction(inside, outside)
+    conditions = find_conjunction(inside, outside, NO_BRANCH)
     holds = [parse_condition(text) for text in conditions]
     if not conditions or any(all(each(case) for each in holds) for case in outside):
         return None
-    spoken = {word for each in holds for word in (each.topic, *each.subjects)}
-    if NO_BRANCH & spoken or is_chance(len(inside), len(outside)):
+    if is_chance(len(inside), len(outside)):
         return None
     there = [o for o in large if all(each(o.case) for each in holds)]
     if any(candidate.distance(o) > 1 for o in there):

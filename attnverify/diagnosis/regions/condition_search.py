@@ -29,14 +29,19 @@ MOST_TRIED = 60
 """Of so many conditions, those that let the fewest passes in, every conjunction is tried."""
 
 
-def find_conjunction(failing: Sequence[Case], passing: Sequence[Case]) -> tuple[str, ...]:
-    """Find the conditions that together describe the failures in the fewest bits."""
+def find_conjunction(
+    failing: Sequence[Case], passing: Sequence[Case], without: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """
+    Find the conditions that together describe the failures in the fewest bits, ``without`` some and
+    those that speak of some topics.
+    """
     let_in: dict[int, tuple[float, str]] = {}
     for bits, text in (
         sorted(candidates(failing, passing), key=lambda pair: pair[0]) if passing else ()
     ):
         holds = parse_condition(text)
-        if all(map(holds, failing)):
+        if not without & {text, holds.topic} and all(map(holds, failing)):
             passes = sum(1 << place for place, case in enumerate(passing) if holds(case))
             let_in.setdefault(passes, (bits, text))
     return shortest_conjunction(prune_dominated(let_in), len(failing), len(passing))
