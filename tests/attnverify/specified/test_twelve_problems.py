@@ -63,6 +63,7 @@ CAUSES = {
     ("2_softmax_of_rows", "seen"): "the sum over axis 0 in place of 1",
     ("2_softmax_of_rows", "unseen"): "the maximum not subtracted, so that exp overflows",
     ("3_norm_of_rows", "unseen"): "the term 1e-05 as 0.001 in `return self.norm(x)`",
+    ("4_root_of_mean_square", "unseen"): "+ 1e-05` as `x.square().mean(1, keepdim=True)`",
     ("4_root_of_mean_square", "seen"): "the sum over axis 0 in place of 1",
     ("5_gelu", "seen"): "the factor 0.5 doubled",
     ("5_gelu", "unseen"): "`F.gelu(x)` as `F.gelu(x, approximate='tanh')`",
