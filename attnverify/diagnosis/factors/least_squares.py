@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.candidates import TWO_ERRORS
 from attnverify.diagnosis.cause import Explanation
 from attnverify.judge.observation import Observation, tolerance
 from attnverify.precision import FORMATS
@@ -23,9 +24,6 @@ SHOWN = 5e-5
 """So far from 1 must a factor be to be told in hundredths of a per cent."""
 DIGITS = range(1, 8)
 FARTHEST = 1e6
-FAR = 1000.0
-"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
-and not of its own."""
 NEAR = 0.02
 """How far a fitted factor may be from a power of a size, relatively, for the power to be tried."""
 
@@ -72,7 +70,7 @@ class FactorModel:
         """Tell whether it fits, or is far nearer than the specification."""
         answer, seen = self.answer(g), self.observation
         far = np.inf if answer is None else seen.distance(answer)
-        return far <= 1 or far <= min(seen.law / FAR, FAR)
+        return far <= 1 or is_far_nearer(seen, lambda: answer, far)
 
     def answer(self, g: Any) -> Any:
         """What the function gives, None where it raises: somebody's own may, of other numbers."""
@@ -90,6 +88,28 @@ def unit(actual: ndarray, other: ndarray, bound: ndarray | None, dtype: str) -> 
         error: ndarray = np.clip((actual - other) / np.maximum(size, 1e-300), -FARTHEST, FARTHEST)
         lost = np.isnan(other) & ~np.isnan(actual)
         return np.where(lost, FARTHEST, np.where(np.isfinite(error), error, 0.0))
+
+
+FAR = 1000.0
+"""So much nearer must one be that is beyond the bound, which is that of the specification's numbers
+and not of its own."""
+NEARER = 100.0
+"""So much nearer must such a one be in each number that is beyond the bound."""
+
+
+def is_far_nearer(seen: Observation, answer: Callable[[], Any], ratio: float) -> bool:
+    """
+    Whether an answer beyond the bound, by this ratio, is far nearer than the specification in every
+    number: its own, such as scores of -10000, may round to more than the bound.
+    """
+    if ratio > min(seen.law / FAR, FAR):
+        return False
+    parts = zip(seen.actual, seen.expected, seen.asked_for(answer()), seen.bounds, strict=True)
+    off = (
+        [np.abs(unit(actual, other, bound, seen.dtype)) for other in (own, law)]
+        for actual, law, own, bound in parts
+    )
+    return all(bool((own <= np.maximum(TWO_ERRORS, law / NEARER)).all()) for own, law in off)
 
 
 def fit_common_factor(

@@ -9,15 +9,12 @@ import numpy as np
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate
 from attnverify.diagnosis.cause import Cause, Explanation
-from attnverify.diagnosis.factors.least_squares import FAR, unit
+from attnverify.diagnosis.factors.least_squares import FAR, is_far_nearer
 from attnverify.diagnosis.public_conventions import PUBLIC
 from attnverify.judge.observation import Observation
 
 CLEARLY = 4.0
 """A candidate explains only what the specification does not: it must be nearer by this factor."""
-NEARER = 100.0
-"""So much nearer must such a candidate be in each number that is beyond the bound."""
-
 MOST_ALIKE = 24
 """So many candidates at most that these recipes cannot tell apart are held apart by others."""
 
@@ -86,18 +83,10 @@ def best_matches(
 def is_near(candidate: Candidate, seen: Observation) -> bool:
     """
     Whether a candidate is within two errors of an observation, or far nearer than the specification
-    wherever it is not: its own numbers, such as scores of -10000, may round to more than the bound.
+    wherever it is not.
     """
     ratio = candidate.distance(seen)
-    if ratio <= TWO_ERRORS or ratio > min(seen.law / FAR, FAR):
-        return ratio <= TWO_ERRORS
-    answer = seen.asked_for(candidate.answer(seen))
-    parts = zip(seen.actual, seen.expected, answer, seen.bounds, strict=True)
-    off = (
-        [np.abs(unit(actual, other, bound, seen.dtype)) for other in (own, law)]
-        for actual, law, own, bound in parts
-    )
-    return all(bool((own <= np.maximum(TWO_ERRORS, law / NEARER)).all()) for own, law in off)
+    return ratio <= TWO_ERRORS or is_far_nearer(seen, lambda: candidate.answer(seen), ratio)
 
 
 def explaining(
@@ -109,8 +98,7 @@ def explaining(
     """
     distances = [candidate.distance(seen) for candidate, _ in among]
     nearest, law = min(distances, default=np.inf), seen.law
-    is_far_nearer = TWO_ERRORS < nearest < law / FAR
-    most = CLEARLY * nearest if is_far_nearer else TWO_ERRORS
+    most = CLEARLY * nearest if TWO_ERRORS < nearest < law / FAR else TWO_ERRORS
     return [each for each, far in zip(among, distances, strict=True) if far <= most]
 
 

@@ -89,7 +89,8 @@ def describe_one(ranked: Sequence[Observation], number: int) -> str:
         where = describe_indices(zeros[0], axes, zeros[1:])
         if where:
             return say.THERE_AT.format(what=say.ZERO, where=where)
-    if again := describe_repeated([o.actual[number] for o, each in parts if each.any()], axes):
+    off = [o for o, each in parts if each.any()]
+    if again := describe_repeated([(o.actual[number], o.expected[number]) for o in off], axes):
         return again
     where = describe_indices(wrong[0], axes, wrong[1:])
     if not where and what == say.THERE.format(what=say.ZERO):
@@ -120,14 +121,17 @@ def describe_end(parts: Sequence[tuple[ndarray, ndarray]], axes: str) -> str:
     return ""
 
 
-def describe_repeated(wrong: Sequence[ndarray], axes: str) -> str:
-    """An axis along which what comes first comes again, wherever an output is wrong."""
-    alike = len(wrong) > 1 and all(x.ndim == len(axes) for x in wrong)
+def describe_repeated(wrong: Sequence[tuple[ndarray, ndarray]], axes: str) -> str:
+    """
+    An axis along which what comes first comes again wherever an output is wrong, and would not in
+    the right one beside it.
+    """
+    alike = len(wrong) > 1 and all(own.ndim == len(axes) for own, _ in wrong)
     for axis, letter in enumerate(axes) if alike else ():
-        periods = [period_along(x, axis) for x in wrong]
+        periods = [0 if period_along(law, axis) else period_along(own, axis) for own, law in wrong]
         if all(periods):
             name = NAMES.get(letter, say.PLACE_OF_AXIS.format(axis=axis))
-            told = {"count": periods[0], "size": wrong[0].shape[axis], "cases": len(wrong)}
+            told = {"count": periods[0], "size": wrong[0][0].shape[axis], "cases": len(wrong)}
             return say.AGAIN.format(name=name, **told)
     return ""
 

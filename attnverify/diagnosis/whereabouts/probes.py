@@ -131,8 +131,7 @@ def localize_by_weights(
     if off.any() and ratios_agree(own, law, bound):
         where = describe_indices(wrong, others=others)
         told = {"least": sums[off].min(), "most": sums[off].max(), "where": where}
-        share = sums[off] / law.sum(axis=-1)[off]
-        times = counted_sinks(implementation.operation, o.inputs, off, share)
+        times = counted_sinks(implementation.operation, o.inputs, off, sums, law.sum(axis=-1))
         return Cause(say.ROW_FACTOR.format(sinks=times, **told))
     if not budget.affords(calls, 1):
         return Cause(say.WEIGHTS_WRONG.format(where=describe_indices(wrong, others=others)))
@@ -219,16 +218,18 @@ def weights(
     return np.concatenate(own, axis=-1)[..., :M], law, bound
 
 
-def counted_sinks(operation: Operation, inputs: Inputs, off: ndarray, share: ndarray) -> str:
+def counted_sinks(
+    operation: Operation, inputs: Inputs, off: ndarray, own: ndarray, law: ndarray
+) -> str:
     """
-    Say how often the rows that are off count a sink, where all of them agree: ``share`` is what
-    they have of the weights that the specification gives to keys.
+    Say how often the rows that are off count a sink, where all of them agree, by the sums of their
+    own weights and of the specified ones.
     """
     if is_absent(inputs.get("sink")):
         return ""
     keys = specified_weights(operation, without_draw(inputs)).sum(axis=-1)[off]
     with np.errstate(all="ignore"):
-        times = (1 / (keys * share) - 1) / (1 / keys - 1)
+        times = (law[off] / (keys * own[off]) - 1) / (1 / keys - 1)
     clear = times[(keys < 1 - SINK) & (keys > SINK)]
     agree = clear.size and np.ptp(clear) <= SINK * max(np.abs(clear).max(), 1)
     return say.SINKS_COUNTED.format(times=clear.mean() + 0.0) if agree else ""

@@ -229,6 +229,10 @@ SIBLINGS: dict[str, Said] = {
         "transformer_xl_layer", lambda **g: layers.transformer_xl_layer(
             **g, join=lambda y: layers.join(y)[..., ::-1]),
         r"first: the projections of values and output, how heads", "scores of"),
+    "steeper scores in a layer of Transformer-XL": (
+        "transformer_xl_layer", lambda **g: layers.transformer_xl_layer(
+            **g, weigh=lambda s, seen: attention.weigh(np.sign(s) * np.abs(s) ** 1.5, seen)),
+        r"first: the attention's scores and what they are projected from", "projections of"),
     "a gain added to 1": (
         "transformer_xl_layer", xl(norm=norm_before), r"norm|gain", HEAD),
     "GELU": (
