@@ -190,7 +190,7 @@ def describe_outcome(
     if wrong := wrong_cells(run, tallies):
         causes = [one for one in triage(tallies, run.is_red) if one.required]
         where = name_dtypes(wrong)
-        if "," in where and where == name_dtypes(tallies):
+        if "," in where and where == name_dtypes(tallies) and not cut.required(run):
             where = "every dtype"
         told = listed_by_number([one.brief for one in causes])
         if all(one.is_unanswered for one in causes):

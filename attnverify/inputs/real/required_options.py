@@ -1,7 +1,8 @@
 """
 Required kinds of options: each form that an option may take, in a small call in which no other
-option is given that it does not need; of sequences what hides keys in decoding too. Where options
-meet, they are dealt; a function that takes few of them refuses what is dealt.
+option is given that it does not need; of sequences what hides keys in decoding too, and caps with
+scores far beyond them. Where options meet, they are dealt; a function that takes few of them
+refuses what is dealt.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ def option_cases(op: Operation) -> Iterator[Recipe]:
     yield from _each_form(op, fixed_recipe(op, SIZES), tuple(op.domains))
     if op.is_packed:
         yield from _each_form(op, decoding(op), HIDING)
+    if "soft_cap" in op.domains and LARGE in op.families:
+        yield from _each_form(op, fixed_recipe(op, SIZES, LARGE), ("soft_cap",))
 
 
 def _each_form(op: Operation, plain: Recipe, names: tuple[str, ...]) -> Iterator[Recipe]:
@@ -72,6 +75,8 @@ def _is_ragged(lengths: ndarray) -> bool:
 
 DECODED = {"B": 3, "H": 4, "N": 1, "M": 19}
 HIDING = ("window", "chunk")
+LARGE = "large"
+"""Numbers of which a tanh that is made of exponentials overflows: infinity by infinity."""
 ROWS: dict[str, Callable[[ndarray], bool]] = {
     "query_starts": lambda starts: bool((np.diff(starts) == 1).all()),
     "key_starts": lambda starts: _is_ragged(np.diff(starts)),

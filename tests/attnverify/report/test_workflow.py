@@ -60,6 +60,15 @@ def test_words_of_a_report_end_no_command_and_open_no_tag():
     assert workflow.escape("50%\n, a:b", ":,") == "50%25%0A%2C a%3Ab"
 
 
+def test_a_cell_that_a_change_makes_right_is_annotated_at_that_line() -> None:
+    mend = {"file": "mine.py", "line": 7, "change": "with `a` instead of `b`"}
+    assert workflow.find_mend({"findings": [{}, {"mend": mend}]}) == ("mine.py", 7)
+    assert workflow.find_mend({"findings": [{"mend": None}]}) is None
+    made = report()
+    workflow.failures(made)[0]["findings"] = [{"mend": mend}]
+    assert "file=mine.py,line=7," in next(workflow.annotate(made, "answer"))
+
+
 def test_the_line_of_the_function_is_found(tmp_path: Path):
     (tmp_path / "kernel.py").write_text(WRONG)
     tally = {

@@ -220,3 +220,24 @@ def paged_attention(
 def test_quick_sees_a_window_that_walks_the_pages_of_the_longest(tmp_path: Path) -> None:
     """One row of each sequence, as in decoding: of ten rows no window begins behind a page."""
     assert search_quick(tmp_path, PAGES_OF_THE_LONGEST, seed=2).failing
+
+
+CAPPED = """
+import numpy as np
+from attnverify.numpy_ref import grouped_attention as own
+
+def grouped_attention(query, key, value, soft_cap=None):
+    if soft_cap is None:
+        return own(query, key, value)
+    score = query @ np.repeat(key, query.shape[1] // key.shape[1], 1).mT * query.shape[-1] ** -0.5
+    up, down = np.exp(score / soft_cap), np.exp(-score / soft_cap)
+    weights = np.exp(soft_cap * (up - down) / (up + down))
+    total = weights.sum(-1, keepdims=True)
+    values = np.repeat(value, query.shape[1] // value.shape[1], 1)
+    return (weights / total) @ values, np.log(total[..., 0])
+"""
+
+
+def test_quick_sees_a_tanh_of_two_exponentials_that_overflow(tmp_path: Path) -> None:
+    search = search_quick(tmp_path, CAPPED, seed=2, dtype="float32")
+    assert search.failing and {"NaN"} >= {*search.failing}
