@@ -18,7 +18,7 @@ import pytest
 from attnverify.backends.functions import HAS_OTHERS
 from attnverify.report.live import progress
 from attnverify.report.live.progress import Counts, clock, name_of, verdict_line
-from attnverify.report.next_steps import describe_outcome, next_steps
+from attnverify.report.next_steps import Cut, describe_outcome, next_steps
 from attnverify.report.terminal_colours import colourize, use_colour
 from tests.support.run_attnverify import ROOT, Run, in_a_process, judged, searched
 from tests.support.sample_backends import HERE
@@ -385,10 +385,16 @@ def test_all_dtypes_leave_room_for_the_cause_in_the_last_line(
     cause = SimpleNamespace(required=True, brief="b", is_unanswered=False)
     monkeypatch.setattr("attnverify.report.next_steps.triage", lambda *_: [cause])
     monkeypatch.setattr("attnverify.report.next_steps.wrong_cells", lambda run, own: own[:2])
-    run: Any = SimpleNamespace(is_red=lambda tally: True)
+    run: Any = SimpleNamespace(is_red=lambda tally: True, required=lambda name: ("values",))
     own = ("float32", "float16", "bfloat16")
     cells = [{"dtype": dtype, "aspect": "values"} for dtype in own]
     assert describe_outcome(run, "mine", cells[:2]) == "wrong in every dtype: b"
+    backend = SimpleNamespace(name="mine")
+    unjudged: Any = SimpleNamespace(
+        aspect="values", implementation=SimpleNamespace(backend=backend)
+    )
+    cut = Cut([unjudged])
+    assert describe_outcome(run, "mine", cells[:2], cut) == "wrong in float32, float16: b"
     assert describe_outcome(run, "mine", cells) == "wrong in float32, float16: b"
     assert describe_outcome(run, "mine", cells[:1]) == "wrong in float32: b"
     cells[0]["aspect"] = "gradients"
