@@ -8,7 +8,7 @@ when it is asked for.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -158,10 +158,14 @@ def dtype_name(x: Array) -> str:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Outputs of which PyTorch takes the gradients, and the last steps of their graph."""
+    """
+    Outputs of which PyTorch takes the gradients, the last steps of their graph, and the arguments
+    for whose gradients it has None.
+    """
 
     outputs: Any
     steps: tuple[Any, ...]
+    without: list[str] = field(default_factory=list)
 
     @property
     def differentiates_a_maximum(self) -> bool:
@@ -224,6 +228,9 @@ def torch_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array,
             else [None for _ in wanted]
         )
         given = {d.untyped_storage().data_ptr() for d in arriving}
+        if kept:
+            none = {id(x) for x, grad in zip(wanted, found, strict=True) if grad is None}
+            kept[-1].without.extend(name for name, x in mine.items() if id(x) in none)
         grads = {
             id(x): torch.zeros_like(x)
             if grad is None

@@ -32,6 +32,7 @@ class Backend:
     flushing the dtypes in which its library counts subnormal numbers as 0
     compiled_for  the implementation and dtype whose shapes its library keeps compiled
     left_out  why the values of an implementation are not judged in a dtype, "" where they are
+    told     of an operation, its way and a dtype the mistakes that its output was found to have
     copy     the same file, loaded once more, whose calls were all as wrong as here
     refused  of each function that cannot be called why
     unjudged  of each operation the arguments of its function that no call is given
@@ -63,6 +64,7 @@ class Backend:
     declared: Declarations = STRICT
     compiled_for: tuple[str, str] | None = None
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    told: dict[tuple[str, str, str], frozenset[str]] = field(default_factory=dict)
     copy: "Backend | None" = None
     refused: list[str] = field(default_factory=list)
     unjudged: dict[str, list[str]] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from attnverify.diagnosis.matching.by_output import explain_by_output
 from attnverify.diagnosis.matching.by_text import match_text
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
 from attnverify.diagnosis.matching.parts import explain_in_parts
-from attnverify.diagnosis.matching.together import match_several
+from attnverify.diagnosis.matching.together import match_several, match_told
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom, find_narrow_step
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
@@ -67,13 +67,15 @@ def diagnose(
     among: Sequence[Candidate] | None = None,
     passing: Sequence[Case] = (),
     budget: CallBudget | None = None,
+    told: frozenset[str] = frozenset(),
 ) -> Cause | None:
     """
     Find the likely cause of a failure, or None.
 
     ``cases`` fail, ``passing`` passed, and ``others`` may do either. Others that fail too may have
     a cause of their own, and are left out where nothing explains both. ``among`` are the
-    candidates, by default all of :func:`attnverify.diagnosis.candidates.candidates`.
+    candidates, by default all of :func:`attnverify.diagnosis.candidates.candidates`; ``told`` are
+    the mistakes of the output, where it is asked of its gradient.
     """
     cases = [case for case in cases if not case.rows]  # what is judged in rows is not seen whole
     budget = budget or CallBudget.of_findings(1, (*cases, *others), price_of(implementation))
@@ -91,6 +93,8 @@ def diagnose(
     elsewhere = [o for o in beside if o.wrong]
     seen = {o.case for o in failing}
     more = [case for case in dict.fromkeys(cases) if case not in seen]
+    if best := match_told(implementation.operation, told, failing, passed):
+        return cause_of_candidates(best)
     return explain(implementation, failing, elsewhere, passed, among, budget, more)
 
 

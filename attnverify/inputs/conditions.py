@@ -94,7 +94,8 @@ def parse_condition(text: str) -> Condition:
     """One condition of a region."""
     if text in SENTENCES:
         topic = "dropout" if "dropout" in text else "mask"
-        return Condition(text, SENTENCES[text], frozenset({text}), topic)
+        subject = "a hidden pair" if text in OF_HIDDEN_PAIRS else text
+        return Condition(text, SENTENCES[text], frozenset({subject}), topic)
     for pattern, (topic, holds) in PATTERNS.items():
         if match := re.fullmatch(pattern, text):
             number = match.groupdict().get("number", "")
@@ -187,6 +188,8 @@ SENTENCES: dict[str, Predicate] = {
     "no padding mask is given": lambda case: case.recipe.padding is None,
     "no dropout is given": lambda case: case.recipe.dropout is None,
 }
+OF_HIDDEN_PAIRS = ("a row sees no key", "a key is hidden from every row", "a pair is hidden")
+"""What a hidden pair is to the row and to the key: one subject."""
 """
 What a case shows, in words; where a key is hidden from every row of its head, poison may stand in
 it.

@@ -12,10 +12,11 @@ class Disagreement(AssertionError):
     ``kind`` says what in a word or two, so that failures of different kinds are told apart;
     ``budget`` is the worst share of the bound. Where numbers were compared, ``comparison`` has
     them, and ``path`` says of which output they are; ``at`` has the lines of the file that the PTX
-    machine stood at.
+    machine stood at, ``without`` the arguments for whose gradients there was None.
     """
 
     at: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -58,8 +58,9 @@ def judge(implementation: Implementation, case: Case) -> Verdict:
         comparisons += hold_recorded(
             recorded[-1].outputs, case.forward, forward_implementation(implementation)
         )
-    total = sum(comparison.total for _, comparison in comparisons)
-    outside = sum(comparison.outside for _, comparison in comparisons)
+    total, outside = (
+        sum(getattr(x, name) for _, x in comparisons) for name in ("total", "outside")
+    )
     budget = max((comparison.budget for _, comparison in comparisons), default=0.0)
     return Verdict(budget, outside * 10 <= total, case, implementation.precision(case.dtype))
 
@@ -89,6 +90,7 @@ def hold_as_shown(
         with suppress(Disagreement):
             return hold_outputs(outputs, case, implementation)
     implementation.precisions, implementation.shown = precisions, before
+    found.without = tuple(name for each in recorded for name in each.without)
     raise found
 
 

@@ -123,6 +123,8 @@ def judge_values(cell: Cell, options: Options) -> Tally:
     tally = search_for_failures(cell, own, options, "any", options.cases)
     tally += Tally(unseen={own.operation.second_result: RETURNS_NONE} if own.is_alone else {})
     own.backend.left_out[own.name, cell.dtype] = leaves_dtype_out(tally)
+    told = frozenset[str]().union(*(found.causes for found in tally.findings))
+    own.backend.told[own.operation.name, own.how, cell.dtype] = told
     if tally.findings or leaves_dtype_out(tally):
         return tally  # what is wrong at small sizes needs no long sequence to show it
     return tally + run_checks(cell, own, options) + unjudged_gradient(own)

@@ -2,7 +2,7 @@
 From failing recipes to findings: shrink, diagnose, record, picture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from attnverify.backends.implementation import Implementation
@@ -20,6 +20,7 @@ from attnverify.failures.evidence import (
     visible_extent,
 )
 from attnverify.failures.finding import Finding
+from attnverify.failures.named_features import showing
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save_or_say
 from attnverify.inputs.fixed_cases import pair_count
@@ -71,9 +72,16 @@ class Failures:
             pass
         return None
 
-    def shrink(self, failing: Sequence[Case], what: str, budget: CallBudget) -> Case:
+    def shrink(
+        self,
+        failing: Sequence[Case],
+        what: str,
+        budget: CallBudget,
+        within: Sequence[Callable[[Case], bool]] = (),
+    ) -> Case:
         """
-        Find a small case that fails in the same way and is not known to; somebody's own as it is.
+        Find a small case that fails in the same way and is not known to, within some conditions;
+        somebody's own as it is.
         """
         drawn = [case for case in failing if case.recipe.values.get("family") != GIVEN]
         if not drawn:
@@ -81,7 +89,8 @@ class Failures:
 
         def outcome(case: Case) -> str:
             known = any(line.covers(case) for line in self.options.regions)
-            return "" if known else budget.outcome(self.implementation, case)
+            lacks = not all(holds(case) for holds in within)
+            return "" if known or lacks else budget.outcome(self.implementation, case)
 
         return find_smallest(drawn, self.passing, what, outcome)
 
@@ -108,8 +117,8 @@ def describe_failure(
     """Describe the finding by the smallest case that fails in this way, recorded and diagnosed."""
     share = f"{len(failing)} of {failures.cases} cases"
     smallest = failures.shrink(failing, what, budget.part(*OF_SHRINKING))
-    again = [case for case in dict.fromkeys((smallest, *failing[:AGAIN])) if budget.affords()]
-    for case in again:
+    tried = [case for case in dict.fromkeys((smallest, *failing[:AGAIN])) if budget.affords()]
+    for case in tried:
         error = failures.reproduce(case, what)
         if error is not None:
             break
@@ -117,16 +126,24 @@ def describe_failure(
         return Finding(what, share=share, message=f"{failing[0].recipe}\n{PASSED_AGAIN}")
     implementation = failures.implementation
     depends = budget.affords() and passes_when_reloaded(implementation, case)
+    cause = (
+        DEPENDS_ON_EARLIER_CALLS
+        if depends
+        else find_narrow_partials(implementation, case)
+        or cause_of(failures, [*failing, case], others, budget)
+    )
+    must = showing(cause, case, failing)
+    if fit := [each for each in failing if must and all(holds(each) for holds in must)]:
+        told = failures.shrink(fit, what, budget.part(*OF_SHRINKING), must)
+        again = failures.reproduce(told, what)
+        case, error = (told, again) if again else (case, error)
     draws = {"cases": failures.drawn, "seed": failures.options.seed} if failures.drawn else None
     record = replace(FailureRecord.of(implementation, case, failures.aspect), draws=draws)
     return Finding(
         what,
         share=share,
         message=str(error),
-        cause=DEPENDS_ON_EARLIER_CALLS
-        if depends
-        else find_narrow_partials(implementation, case)
-        or cause_of(failures, [*failing, case], others, budget),
+        cause=cause,
         record=record,
         evidence=Evidence(
             picture_of_error(record.operation, error),
@@ -134,8 +151,14 @@ def describe_failure(
             describe_inputs(case),
         ),
         at=error.at,
-        notes=save_or_say(record, failures.options.failures, implementation),
+        notes=(*name_none(error), *save_or_say(record, failures.options.failures, implementation)),
     )
+
+
+def name_none(error: Disagreement) -> tuple[str, ...]:
+    """Say for which arguments a library had None in place of a gradient."""
+    names = " and ".join(error.without)
+    return (f"None was returned for the gradient by {names}, and counts as 0",) if names else ()
 
 
 def unshrunk_evidence(
@@ -159,13 +182,16 @@ def cause_of(
     Find the likely cause of the last of these cases, held against those that passed. The search for
     it is no part of the verdict, which stands if it breaks off.
     """
+    own = failures.implementation
+    whose = own.operation.forward.name, own.how, failures.dtype
     try:
         cause = diagnose(
-            failures.implementation,
+            own,
             failing,
             others,
             passing=failures.passing,
             budget=budget.part(*OF_A_CAUSE),
+            told=own.backend.told.get(whose, frozenset()),
         )
     except DeviceLost:
         raise

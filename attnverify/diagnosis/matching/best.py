@@ -31,11 +31,11 @@ def cause_of_candidates(best: Sequence[tuple[Candidate, float]]) -> Cause:
         say.AS_IN.format(mistake=each, packages=PUBLIC[each]) if each in PUBLIC else each
         for each in words
     )
-    parts = best[0][0].parts if len(words) == 1 else ()
-    return Cause(
+    alone = tuple(dict.fromkeys(c.words for c, _ in best if not c.parts))
+    return Cause(  # several at once are no mistake beside those that they are
         say.EQUALS.format(mistakes=say.EITHER.join(named), share=told),
-        tuple(Explanation.of(each) for each in parts or words),
-        together=bool(parts),
+        tuple(Explanation.of(each) for each in alone or best[0][0].parts),
+        together=not alone,
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.candidates import TWO_ERRORS, Candidate, candidates, combined, from_change
+from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.layers.in_stages import with_reference
 from attnverify.diagnosis.matching.best import CLEARLY, best_matches, law_of
 from attnverify.diagnosis.matching.parts import count_numbers
@@ -53,6 +54,32 @@ def match_several(
         if best := best_matches(find_together(operation, tried, seen), seen):
             return best
     return []
+
+
+def match_told(
+    operation: Operation,
+    told: frozenset[str],
+    failing: Sequence[Observation],
+    passed: Sequence[Observation],
+) -> list[tuple[Candidate, float]]:
+    """
+    Find one of the mistakes of these names, or several at once, that explain what failed: those
+    told of an output are asked first of its gradient.
+    """
+    own = [c for c in candidates(operation.name) if Explanation.of(c.words).name in told]
+    for many in range(1, min(len(own), MOST) + 1):
+        sets = (joined_all(operation, some) for some in combinations(own, many))
+        if best := best_matches([one for one in sets if one], [*failing, *passed]):
+            return best[:1]
+    return []
+
+
+def joined_all(operation: Operation, some: Sequence[Candidate]) -> Candidate | None:
+    """Return several candidates at once; None where one cannot be put into another."""
+    first: Candidate | None = some[0]
+    for other in some[1:]:
+        first = first and joined(operation, first, other)
+    return first
 
 
 def find_together(

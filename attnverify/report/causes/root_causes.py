@@ -11,16 +11,17 @@ required.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from attnverify.diagnosis import sentences as say
-from attnverify.diagnosis.cause import Explanation
+from attnverify.diagnosis.cause import AT_A_NUMBER, Explanation
 from attnverify.diagnosis.sentences import NEARNESS
 from attnverify.diagnosis.smallest_cover import smallest_cover
 from attnverify.failures.finding import NOT_REFUSED, Finding, is_recorded
+from attnverify.failures.named_features import feature_of
 from attnverify.inputs.conditions import Condition, parse_condition
 from attnverify.inputs.recipe import in_letters
 from attnverify.options import ANSWER
@@ -126,12 +127,19 @@ class RootCause:
     @property
     def told(self) -> list[Finding]:
         """
-        The findings of that cell, first the one that is told: one that names a mistake, and shows
-        no other beside it.
+        The findings of that cell, first the one that is told: one that names a mistake, shows no
+        other beside it, and has in its case what the mistake names.
         """
         own = [sign for sign in self.signs if sign.tally is self.shown_by]
-        ranked = sorted(own, key=lambda sign: (not sign.diagnoses, sign.is_joint))
+        ranked = sorted(own, key=lambda sign: (not sign.diagnoses, sign.is_joint, self.lacks(sign)))
         return [sign.finding for sign in ranked]
+
+    def lacks(self, sign: Symptom) -> bool:
+        """Tell whether a sign lacks what the mistake names, or has a region where it names none."""
+        feature, record = feature_of(self.brief), sign.finding.record
+        if feature is None:
+            return bool(sign.region)
+        return record is None or not record.recipe or not feature(record.case)
 
     @property
     def is_unanswered(self) -> bool:
@@ -177,6 +185,7 @@ def causes_of(tallies: list[Tallied], requires: Requires) -> list[RootCause]:
     signs = [
         sign for tally in tallies if tally["verdict"] == "failed" for sign in symptoms_of(tally)
     ]
+    signs = [say_by_more(sign, signs) for sign in signs]
     signs.sort(key=lambda sign: len(operations_used_by(sign.operation)))
     above = {
         sign: blocker
@@ -217,6 +226,24 @@ def causes_of(tallies: list[Tallied], requires: Requires) -> list[RootCause]:
         if id(sign.tally) not in shown and sign.tally not in waiting:
             waiting.append(sign.tally)
     return causes
+
+
+def say_by_more(sign: Symptom, signs: list[Symptom]) -> Symptom:
+    """
+    Say a mistake by the one that shows it too, where that is named of the same implementation: two
+    names of one slip are no two mistakes.
+    """
+    cause, whose = sign.finding.cause, sign.implementation
+    beside = (x.finding.cause for x in signs if x.implementation == whose and x.finding.cause)
+    more = {one.name: one for found in beside for one in found.explanations}
+    if not cause or not any(SHOWS_TOO.get(name) in more for name in cause.names):
+        return sign
+    own = tuple(more.get(SHOWS_TOO.get(one.name, ""), one) for one in cause.explanations)
+    return Symptom(sign.tally, replace(sign.finding, cause=replace(cause, explanations=own)))
+
+
+SHOWS_TOO = {"rows that see no key averaging all values": AT_A_NUMBER}
+"""What shows another mistake too, by the name of that one."""
 
 
 def split_by_mistake(group: list[Symptom]) -> list[tuple[str, list[Symptom]]]:

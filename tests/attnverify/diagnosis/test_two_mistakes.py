@@ -19,8 +19,11 @@ from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.pytrees import map_leaves
 from attnverify.diagnosis.call_budget import CallBudget, outcome_kind
+from attnverify.diagnosis.candidates import Candidate, candidates
 from attnverify.diagnosis.cause import Cause
 from attnverify.diagnosis.diagnose import NUMERIC, choose_of_other_kinds, diagnose
+from attnverify.diagnosis.matching.best import cause_of_candidates
+from attnverify.diagnosis.matching.together import joined_all, match_told
 from attnverify.diagnosis.whereabouts.isolating import first_wrong_stage
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.sampling import draw_recipes
@@ -383,3 +386,46 @@ def test_nan_where_no_key_is_seen_alone_is_of_no_stage(tmp_path: Path) -> None:
     sizes = {"B": 1, "H": 8, "N": 9, "M": 5, "D": 4, "E": 4}
     (seen,) = observe(own, [case_of(fixed_recipe(own.operation, sizes, seed=7), "float32")])
     assert seen.wrong and first_wrong_stage(own, seen, CallBudget()) is None
+
+
+def two_of_alibi_backward(**given: Any) -> Any:
+    """The gradient of an attention with one mask too many and the slopes of another paper."""
+    return explained_gradient(TWO_OF_ALIBI)(given)
+
+
+def explained_gradient(words: Sequence[str]) -> Callable[[Any], Any]:
+    """The gradient of ALiBi's attention with these mistakes, in float32."""
+    operation = CATALOGUE[f"{ALIBI}_grad"]
+    own = [one for one in candidates(operation.name) if one.words in words]
+    both = joined_all(operation, own)
+    assert len(own) == len(words) and both is not None and both.of is not None
+    of = both.of
+    return lambda inputs: of(inputs, "float32")
+
+
+TWO_OF_ALIBI = ("a top-left causal mask", "slopes in a plain geometric series")
+
+
+def test_a_gradient_is_explained_by_what_is_told_of_its_output() -> None:
+    """A third mistake was told of the gradient, which was both others said again."""
+    faulty = implementation_of(f"{ALIBI}_grad", two_of_alibi_backward)
+    found = draws_of(faulty)
+    failing = observe(faulty, found["wrong number"][:6])
+    passed = observe(faulty, found["passed"][:6])
+    told = frozenset((*TWO_OF_ALIBI, "scores that are not scaled"))
+    best = match_told(faulty.operation, told, failing, passed)
+    assert [{*each.parts} for each, _ in best] == [{*TWO_OF_ALIBI}]
+    assert not match_told(faulty.operation, frozenset(TWO_OF_ALIBI[:1]), failing, passed)
+    cause = diagnose(faulty, found["wrong number"], passing=found["passed"], told=told)
+    assert cause and cause.together and cause.names == {*TWO_OF_ALIBI}
+
+
+def test_sets_of_mistakes_that_nothing_tells_apart_are_no_mistake_of_their_own() -> None:
+    def candidate(*parts: str) -> Candidate:
+        return Candidate("", " and with ".join(parts), lambda seen: None, parts=parts[1:] and parts)
+
+    sets = [(candidate("scale", "tail"), 0.1), (candidate("scale", "head"), 0.1)]
+    cause = cause_of_candidates(sets)
+    assert cause.together and cause.names == {"scale", "tail"} and "head" in cause.words
+    alone = cause_of_candidates([*sets, (candidate("mask"), 0.1)])
+    assert not alone.together and alone.names == {"mask"}

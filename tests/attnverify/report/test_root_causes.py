@@ -411,6 +411,26 @@ def test_of_two_mistakes_each_is_told_by_what_shows_it_alone() -> None:
     assert told == {"empty rows": "NaN", "slopes": "wrong number"}
 
 
+def test_two_names_of_one_slip_are_one_mistake() -> None:
+    """Rows without keys that average all values, and keys hidden at a number, were counted both."""
+    averaged, at_a_number = "rows that see no key averaging all values", "hidden scores at "
+    name = "scaled_dot_product_attention"
+    values = failed(name, "not exactly 0", causes=(averaged,))
+    gradients = failed(name, "wrong number", aspect="gradients", causes=(at_a_number,))
+    assert found(values, gradients) == [(at_a_number, 1, 1)]
+    assert found(values) == [(averaged, 1, 0)]
+    beside = failed("softmax", "wrong number", causes=(at_a_number,))
+    assert len(found(failed("alibi_attention", "NaN", causes=(averaged,)), beside)) == 2
+
+
+def test_a_gradient_waits_for_its_output_where_both_hide_pairs() -> None:
+    """A row without keys, and a key without rows, were taken for two mistakes."""
+    name = "scaled_dot_product_attention"
+    values = failed(name, "not exactly 0 when a row sees no key")
+    gradients = failed(name, "wrong number when a key is hidden from every row", aspect="gradients")
+    assert found(values, gradients) == [("not exactly 0 when a row sees no key", 1, 1)]
+
+
 def test_the_name_of_the_only_output_is_no_brief_cause() -> None:
     """The last line of a run named "1. the output"."""
     cell = failed("alibi_attention", "NaN when a row sees no key")

@@ -460,3 +460,94 @@ def test_a_query_with_the_bias_of_the_keys_is_no_mistake_of_the_values(tmp_path:
     """What leaves all scores equal is 0 on both sides: one may take what belongs to the other."""
     for finding in judge_file(tmp_path, LAYER, "float32", "values").findings:
         assert "projections of values" not in str(finding.cause)
+
+
+BY_AUTOGRAD = """
+import torch
+
+def scaled_dot_product_attention(query, key, value):
+    return torch.softmax(query @ key.transpose(-1, -2), -1) @ value
+"""
+
+
+def test_a_gradient_is_asked_first_for_what_is_told_of_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    asked: list[frozenset[str]] = []
+
+    def noted(*given: Any, told: frozenset[str], **others: Any) -> Cause | None:
+        asked.append(told)
+        return diagnose(*given, told=told, **others)
+
+    monkeypatch.setattr(findings, "diagnose", noted)
+    (tmp_path / "mine.py").write_text(BY_AUTOGRAD)
+    found = cells([load(str(tmp_path / "mine.py"))], (), ("float32",))
+    options = Options("quick", failures=str(tmp_path))
+    values, gradients = (
+        judge_cell(next(cell for cell in found if cell.aspect == aspect), options)
+        for aspect in ("values", "gradients")
+    )
+    told = values.findings[0].causes
+    assert told and gradients.findings[0].causes == told
+    assert asked[0] == frozenset() and asked[-1] == told
+
+
+NONE_FOR_A_MASK = """
+import torch
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask):
+        score = query @ key.mT * query.shape[-1] ** -0.5
+        if mask is not None:
+            mask = torch.where(mask, 0.0, -torch.inf) if mask.dtype == torch.bool else mask
+            score = score + mask
+        weights = torch.softmax(score, -1).nan_to_num(0.0)
+        ctx.save_for_backward(query, key, value, weights)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx, d):
+        query, key, value, weights = ctx.saved_tensors
+        d_weights = d @ value.mT
+        d_score = weights * (d_weights - (d_weights * weights).sum(-1, keepdim=True))
+        d_score = d_score * query.shape[-1] ** -0.5
+        return d_score @ key, d_score.mT @ query, weights.mT @ d, None
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    return Attention.apply(query, key, value, mask)
+"""
+
+
+def test_none_in_place_of_a_gradient_is_said(tmp_path: Path) -> None:
+    """That nothing reaches the mask was told, and not what the file had returned."""
+    pytest.importorskip("torch")
+    found = judge_file(tmp_path, NONE_FOR_A_MASK, "float32", "gradients").findings
+    assert [each.notes[0] for each in found] == [
+        "None was returned for the gradient by mask, and counts as 0"
+    ]
+
+
+TWO_SLIPS = """
+import torch
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    score = query @ key.mT / query.shape[-1]
+    if mask is not None:
+        score = score.masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else score + mask
+    return torch.softmax(score, -1).nan_to_num(0.0) @ value
+"""
+
+
+def test_what_is_replayed_has_the_mask_that_the_cause_speaks_of(tmp_path: Path) -> None:
+    """A mask of which True means hidden was shown by a call without one."""
+    pytest.importorskip("torch")
+    found = judge_file(tmp_path, TWO_SLIPS, "float32", "values").findings
+    joint = [each for each in found if each.cause and each.cause.together]
+    assert joint
+    for each in joint:
+        assert each.record and each.record.recipe["mask"]["form"] == "bool", str(each)
+        assert each.record.words in str(each)
+    (wrong,) = (each for each in joint if each.kind == "wrong number")
+    assert wrong.record and wrong.record.recipe["sizes"]["M"] > 1
