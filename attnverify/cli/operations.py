@@ -70,12 +70,17 @@ def describe(operation: "Operation") -> Iterator[str]:
 
 
 def shapes(specification: Any) -> list[str]:
-    """One line for each argument, with its axes and its default, and one for the output."""
+    """
+    One line for each argument, with its axes, what True means in it and its default, and one for
+    the output.
+    """
+    from attnverify.backends.calls.arguments import SENSE
     from attnverify.catalogue.annotations import single_parameters, without_domain
 
     returned = inspect.signature(specification).return_annotation
     rows = {
         parameter.name: axes(without_domain(parameter.annotation))
+        + SENSE.get(parameter.name, "")
         + ("" if parameter.default is parameter.empty else f", by default {parameter.default}")
         for parameter in single_parameters(specification)
     } | {"-> output": axes(returned)}

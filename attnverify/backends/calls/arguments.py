@@ -80,7 +80,11 @@ CAUSAL = ("is_causal", "causal")
 NEVER_GIVEN, NOT_JUDGED = "the operation has no argument for ", "not judged; "
 
 
-SENSE = dict.fromkeys(MASKS, " (True shows a key)") | {"attn_mask": " (True hides a key)"}
+SENSE = {
+    **dict.fromkeys(MASKS, " (True shows a key)"),
+    **dict.fromkeys(("attn_mask", "key_padding_mask"), " (True hides a key)"),
+    "keep": " (True keeps a weight)",
+}
 """What a mask means, by its name."""
 
 
@@ -239,16 +243,17 @@ class UnknownArgument(ValueError):
 def _advise_arguments(unknown: list[str], left: list[str], declared: Declarations) -> str:
     """
     Give the line that says what the parameters are given, beside what is declared: each the
-    argument of the nearest name among those that no parameter takes, else the only one; where
-    nobody can know, no line.
+    argument of the nearest name among those that no parameter takes, the others in their order, if
+    they are as many, which is a guess; where nobody can know, no line.
     """
     said = _nearest(unknown, left)
     rest = [own for own in left if own not in said.values()]
     last = [name for name in unknown if name not in said]
-    if len(rest) == len(last) == 1:
-        said |= {last[0]: rest[0]}
+    if len(rest) == len(last):
+        said |= dict(zip(last, rest, strict=True))
     it = "it is" if len(said) == 1 else "they are"
-    return f"; say what {it} given: {declared.line_with(said)}" if said else ""
+    perhaps = ", perhaps" * (len(last) > 1)
+    return f"; say what {it} given{perhaps}: {declared.line_with(said)}" if said else ""
 
 
 def _nearest(names: list[str], left: list[str]) -> dict[str, str]:

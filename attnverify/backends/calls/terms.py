@@ -8,6 +8,7 @@ gradient by its library goes through the translation.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite, log, nan
 from typing import Any
 
@@ -153,6 +154,13 @@ def window_given(said: Any, operation: Operation, inputs: Given) -> Given:
     return inputs | {"window": (window[0] + 1, *window[1:])}
 
 
+def mask_given(name: str, said: Any, operation: Operation, inputs: Given) -> Given:
+    """A boolean mask of which True shows a key, where it hides one by the specification."""
+    mask = inputs.get(name)
+    is_boolean = mask is not None and "bool" in str(mask.dtype)
+    return inputs | {name: ~mask} if is_boolean else inputs
+
+
 def has_causal_option(operation: Operation) -> bool:
     """Tell whether the calls of an attention say by an option that they are causal."""
     return "query" in operation.arguments and "causal" in operation.domains
@@ -246,6 +254,14 @@ TERMS: dict[str, Term] = {
         "a window that counts the row's own key", lambda op: "window" in op.arguments,
         window_given,
     ),
+    **{
+        name.upper(): Term(
+            "'True shows'", lambda x: x == "True shows", ("True shows",),
+            f"{name}: True is taken for a key that is seen",
+            lambda op, name=name: name in op.arguments, partial(mask_given, name),
+        )
+        for name in ("attn_mask", "key_padding_mask")
+    },
 }  # fmt: skip
 """By the name that a file gives them. Results are translated in this order, arguments likewise."""
 

@@ -13,6 +13,7 @@ from attnverify.backends.calls.call_adapter import adapt_signature
 from attnverify.backends.declarations import Declarations, features_of
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.report.terminal_colours import fold
 
 SDPA = CATALOGUE["scaled_dot_product_attention"]
 ALIBI = CATALOGUE["alibi_attention"]
@@ -187,7 +188,7 @@ def test_the_mapping_is_told(names: str, declared: str, note: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("names", "declared", "words"),
     [
-        ("a, b, c", "", "argument 'a'"),
+        ("a, b", "", "argument 'a'"),
         ("q_k, key, value", "", 'ARGUMENTS = {"q_k": "query"}'),
         ("a, valeu, keyz", "", '{"valeu": "value", "keyz": "key", "a": "query"}'),
         ("q, k, v", "LAYOUT = 'NBHD'", "LAYOUT: wanted BHND, BNHD, BND, ND"),
@@ -200,6 +201,19 @@ def test_what_cannot_be_told_breaks_the_file(
     file = tmp_path / "mine.py"
     file.write_text(FILE.format(names=names, declared=declared))
     assert words in str(load(str(file)).broken)
+
+
+@pytest.mark.parametrize("names", ["a, b, c", "left, right, content, hide=None", "q, there, v"])
+def test_the_line_that_is_offered_for_unknown_names_works(names: str, tmp_path: Path) -> None:
+    """Of three names that are known by nothing no line was offered: a dead end."""
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.format(names=names, declared=""))
+    words = str(load(str(file)).broken)
+    *_, line = fold(words, 100)
+    assert line.startswith("  ARGUMENTS = {") and line.endswith("}"), words
+    file.write_text(FILE.format(names=names, declared=line.strip()))
+    pasted = load(str(file))
+    assert pasted.broken is None and len(pasted.implementations) == 1
 
 
 def flash_attn_combine(out_partial, lse_partial):  # type: ignore[no-untyped-def]

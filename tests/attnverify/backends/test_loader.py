@@ -646,6 +646,6 @@ def test_an_unknown_argument_costs_its_operation_alone(tmp_path: Path) -> None:
 
 
 def test_where_nobody_knows_what_an_argument_is_no_line_is_offered(tmp_path: Path) -> None:
-    mine = "def scaled_dot_product_attention(strange, other, third):\n    return strange\n"
+    mine = "def scaled_dot_product_attention(strange, other):\n    return strange\n"
     words = load(folder_of(tmp_path, mine=mine)).broken or ""
     assert "argument 'strange'" in words and "ARGUMENTS" not in words

@@ -189,6 +189,21 @@ def test_list_says_what_an_operation_is() -> None:
     assert any(line.startswith("in NumPy: ") and "alibi.py, line " in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("operation", "line"),
+    [
+        ("scaled_dot_product_attention", "  mask       .* \\(True shows a key\\), by default None"),
+        ("multi_head_attention", "  key_padding_mask  .* \\(True hides a key\\), by default None"),
+        ("alibi_attention", "  visible    .* \\(True shows a key\\), by default None"),
+    ],
+)
+def test_what_true_means_in_a_mask_is_said(operation: str, line: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    assert verify("new", operation, "-o", str(file)).status == 0
+    for text in (verify("list", operation).output, file.read_text()):
+        assert re.search(line, text)
+
+
 @pytest.mark.parametrize("operation", CATALOGUE)
 def test_list_shows_no_markup(operation: str) -> None:
     output = verify("list", operation).output

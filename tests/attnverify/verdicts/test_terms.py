@@ -297,3 +297,26 @@ def test_what_nobody_means_is_refused(line: str, words: str, tmp_path: Path) -> 
     file = tmp_path / "mine.py"
     file.write_text(attention(declared=line))
     assert words in str(load(str(file)).broken)
+
+
+PADDED = """
+import torch
+from attnverify import torch_impl
+{declared}
+
+def multi_head_attention(query, key, value, parameters, num_heads, attn_mask=None,
+                         key_padding_mask=None):
+    if {name} is not None and {name}.dtype == torch.bool:
+        {name} = ~{name}
+    return torch_impl.multi_head_attention(query, key, value, parameters, num_heads,
+                                           attn_mask, key_padding_mask)
+"""
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_what_true_means_in_a_mask_of_several_heads_is_found_out(name: str, tmp_path: Path) -> None:
+    """The reverse of PyTorch's sense was a mistake, and no line said it otherwise."""
+    line = f'{name.upper()} = "True shows"'
+    assert told(tmp_path, PADDED.format(declared="", name=name)) == [line]
+    said = PADDED.format(declared=line, name=name)
+    assert judge_file(tmp_path, said, "float32", "values").verdict == "passed"
