@@ -10,6 +10,7 @@ import click
 from attnverify.cli.parameters import FILE, Command, to_click
 from attnverify.options import OPTIONS
 from attnverify.report.terminal_colours import print_folded
+from attnverify.report.waiting import waiting
 
 if TYPE_CHECKING:
     from attnverify.backends.implementation import Implementation
@@ -43,7 +44,8 @@ def replay_record(hash: str, script: bool, **given: Any) -> int:
     source = given["backend"] or failure.backend
     with closing(Worker(source, Limits(given["case_seconds"], given["memory"]))) as worker:
         there = worker if runs_in_own_process(source, "paths") else None
-        named = find_implementation(failure, there, source)
+        with waiting.meanwhile(f"loading {source}", is_silent=script):
+            named = find_implementation(failure, there, source)
         return print_script(failure, there, named) if script else judge(failure, there, named)
 
 
@@ -87,11 +89,12 @@ def judge(
     from attnverify.judge.errors import Disagreement, Unsupported
 
     try:
-        budget = (
-            replay_in_worker(worker, failure, implementation.name)
-            if worker
-            else replay(failure, implementation)
-        )
+        with waiting.meanwhile("judging the call once more"):
+            budget = (
+                replay_in_worker(worker, failure, implementation.name)
+                if worker
+                else replay(failure, implementation)
+            )
     except (Disagreement, WorkerDied) as error:
         source = implementation.backend.source
         told = (

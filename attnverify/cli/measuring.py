@@ -1,9 +1,11 @@
 """The commands that ask: conventions of a backend, its mend, a user's test, a tolerance."""
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -59,26 +61,42 @@ def print_repairs(file: str, dtype: str, seconds: float) -> int:
     place = parse_source(file).place
     if not place.endswith(".py") or not Path(place).is_file():
         raise click.UsageError(f"FILE: wanted a Python file, got {file}")
+    name, found = Path(place).name, dict[str, Any](mend=[], tried=0)
+
+    def tell(so_far: dict[str, Any]) -> None:
+        found.update(so_far)
+        waiting.go_on(f"{found['tried']} changes tried, right with {len(found['mend'])} of them")
+
     with TemporaryDirectory(prefix="attnverify-repair-") as folder:
         try:
-            waiting.say(f"trying single changes of {file}, for about {seconds:.0f} s")
-            found = find_repairs(file, dtype, seconds, folder)
+            with waiting.meanwhile(f"trying single changes of {file}, for about {seconds:.0f} s"):
+                found = find_repairs(file, dtype, seconds, folder, tell=tell)
         except ValueError as error:
             raise click.ClickException(str(error)) from None
-        finally:
-            waiting.end()
-    failing, name = number_of(found["failing"], "call"), Path(place).name
+        except KeyboardInterrupt:
+            print(
+                f"interrupted: of the first {found['tried']} single changes of {name} "
+                f"{'these make' if found['mend'] else 'none makes'} it right"
+            )
+            print_mends(name, found["mend"])
+            print(f"next, for an end that is known: attnverify repair {file} --seconds 30")
+            return 2
+    failing = number_of(found["failing"], "call")
     print(f"{found['name']} in {dtype}: {failing} wrong; {found['passing']} that are right stay so")
     tried = f"{'all' if found['all'] else 'the first'} {found['tried']} single changes of {name}"
     if not found["mend"]:
-        kernels = "__global__" in Path(place).read_text(errors="replace")
-        unchanged = "; its CUDA C++ was left as it is" if kernels else ""
+        unchanged = "; its CUDA C++ was left as it is" * (b"__global__" in Path(place).read_bytes())
         print(f"none of {tried} makes it right{unchanged}")
         return 1
     print(f"of {tried} these make it right, on fresh calls too:")
-    for x in found["mend"]:
-        print(f"  {name}:{x['line']}: right {x['words']}{x['beside'] and '; ' + x['beside']}")
+    print_mends(name, found["mend"])
     return 0
+
+
+def print_mends(name: str, mends: Sequence[dict[str, Any]]) -> None:
+    """Name the line of each change, and what it is."""
+    for x in mends:
+        print(f"  {name}:{x['line']}: right {x['words']}{x['beside'] and '; ' + x['beside']}")
 
 
 repair = Command(

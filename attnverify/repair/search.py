@@ -213,13 +213,14 @@ def find_repairs(
     name: str = "",
     most: int = MOST,
     known: Sequence[dict[str, Any]] = (),
+    tell: Tell = lambda found: None,
 ) -> dict[str, Any]:
     """
     Search for so many seconds of each processor, thrice as many at most where others use it too:
     ``name`` of what is wrong, how many calls are ``failing`` and ``passing``, how many changes were
     ``tried``, which ``mend`` it, at ``most`` so many, and whether these were ``all``; ``known`` are
-    recipes of calls that failed. Raises ValueError where nothing is wrong, or the file cannot be
-    judged so.
+    recipes of calls that failed; ``tell`` hears of what is found so far. Raises ValueError where
+    nothing is wrong, or the file cannot be judged so.
     """
     Path(folder, KNOWN).write_text(json.dumps([*known]))
     end = time.monotonic() + BUSY * seconds
@@ -230,6 +231,7 @@ def find_repairs(
         with ended_at(end, [*command, str(begin), str(seconds)]) as child:
             for line in child.stdout or ():
                 take(found, json.loads(line), reached, folder)
+                tell(found)
                 if len(found["mend"]) >= most and is_passed(found["mend"][most - 1], reached):
                     return found | {"mend": found["mend"][:most]}
             child.wait()

@@ -156,9 +156,20 @@ def window_given(said: Any, operation: Operation, inputs: Given) -> Given:
 
 def mask_given(name: str, said: Any, operation: Operation, inputs: Given) -> Given:
     """A boolean mask of which True shows a key, where it hides one by the specification."""
-    mask = inputs.get(name)
-    is_boolean = mask is not None and "bool" in str(mask.dtype)
-    return inputs | {name: ~mask} if is_boolean else inputs
+    mask: Any = inputs.get(name)
+    return inputs | {name: ~mask} if "bool" in str(getattr(mask, "dtype", "")) else inputs
+
+
+def shown_by_true(name: str) -> Term:
+    """Say that True in this boolean mask shows a key, which the specification hides."""
+    return Term(
+        "'True shows'",
+        lambda said: said == "True shows",
+        ("True shows",),
+        f"{name}: True is taken for a key that is seen",
+        lambda operation: name in operation.arguments,
+        partial(mask_given, name),
+    )
 
 
 def has_causal_option(operation: Operation) -> bool:
@@ -254,14 +265,8 @@ TERMS: dict[str, Term] = {
         "a window that counts the row's own key", lambda op: "window" in op.arguments,
         window_given,
     ),
-    **{
-        name.upper(): Term(
-            "'True shows'", lambda x: x == "True shows", ("True shows",),
-            f"{name}: True is taken for a key that is seen",
-            lambda op, name=name: name in op.arguments, partial(mask_given, name),
-        )
-        for name in ("attn_mask", "key_padding_mask")
-    },
+    "ATTN_MASK": shown_by_true("attn_mask"),
+    "KEY_PADDING_MASK": shown_by_true("key_padding_mask"),
 }  # fmt: skip
 """By the name that a file gives them. Results are translated in this order, arguments likewise."""
 

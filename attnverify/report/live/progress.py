@@ -31,6 +31,9 @@ FEW = 60
 SECONDS = 0.1
 """Between two lines; the eye needs no more."""
 
+AHEAD = 10
+"""So many times the seconds that a run has taken may it be said to take yet."""
+
 SILENCE = 10.0
 """Seconds without a line after which a pipe is told where a run is; later an eighth of its time."""
 
@@ -130,11 +133,16 @@ class Counts:
         """Print a line while cells are judged; nowhere, but where somebody looks."""
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds that are left: by calls, or by cells where those are unknown."""
-        if self.remaining:
-            return self.remaining.seconds()
+        """
+        Estimate the seconds that are left: by calls, or by cells where those are unknown; None
+        where they would be so many times those that were measured that nothing is known yet.
+        """
         elapsed = time.monotonic() - self.start
-        return elapsed / self.done * (self.total - self.done) if self.done >= 3 else None
+        if self.remaining:
+            left = self.remaining.seconds()
+        else:
+            left = elapsed / self.done * (self.total - self.done) if self.done >= 3 else None
+        return left if left is None or left <= AHEAD * elapsed else None
 
     def line(self, width: int) -> str:
         """

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +251,31 @@ def test_the_command_says_what_mends_a_file(
     assert verify("repair", "none.py").status == 4
     file_with(tmp_path, SOFTMAX)
     assert "there is nothing to mend" in verify("repair", "mine.py").output
+
+
+@pytest.mark.parametrize("mends", [0, 1])
+def test_what_was_tried_is_told_though_it_is_interrupted(
+    mends: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C said "interrupted", and nothing of 40 seconds of work."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("")
+    found = {"line": 3, "words": "with `a` instead of `b`", "beside": ""}
+
+    def interrupted(*given: Any, tell: Any) -> None:
+        tell({"tried": 340, "mend": [found] * mends})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnverify.repair.search.find_repairs", interrupted)
+    done = verify("repair", "mine.py")
+    how = "these make it right" if mends else "none makes it right"
+    seen, *more = done.output.splitlines()
+    assert (done.status, seen) == (
+        2,
+        f"interrupted: of the first 340 single changes of mine.py {how}",
+    )
+    assert more[:-1] == ["  mine.py:3: right with `a` instead of `b`"] * mends
+    assert more[-1].startswith("next, ") and "attnverify repair mine.py" in more[-1]
 
 
 def test_a_gradient_is_not_mended_at_the_cost_of_its_output(tmp_path: Path) -> None:

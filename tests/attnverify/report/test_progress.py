@@ -205,6 +205,22 @@ def test_the_time_left_is_told_as_it_is_known(
     assert counts.line(80).endswith("0 cases, 12 s in this one")
 
 
+def test_no_more_is_estimated_than_what_was_measured_can_say(
+    monkeypatch: pytest.MonkeyPatch, counts: Counts
+) -> None:
+    """Three cells of 1500 that compile first made a run of five minutes "14:54:00 left"."""
+    counts.total, counts.done = 1500, 3
+    monkeypatch.setattr(progress.time, "monotonic", lambda: counts.start + 107.0)
+    assert counts.seconds_left() is None and "left" not in counts.line(80)
+    counts.done = 300
+    assert counts.seconds_left() == pytest.approx(428.0)
+    counts.remaining = SimpleNamespace(seconds=lambda: 5040.0, waited=lambda: 0.0)  # type: ignore[assignment]
+    assert counts.seconds_left() is None
+    counts.remaining = SimpleNamespace(seconds=lambda: 504.0)  # type: ignore[assignment]
+    assert counts.seconds_left() == 504.0
+    counts.remaining = None
+
+
 CELL = "differential.py::test_gradients[scaled_dot_product_attention-mine-float32]"
 
 

@@ -48,6 +48,25 @@ def test_a_pipe_is_not_told_what_is_soon_over(monkeypatch: pytest.MonkeyPatch) -
             os.read(end, 100)
 
 
+def test_a_pipe_is_told_how_far_it_is_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for a mend printed one line, and nothing for 39 seconds."""
+    said = Waiting(SOON)
+    with pipe(monkeypatch) as end:
+        said.say("trying changes")
+        assert os.read(end, 100) == b"trying changes ...\n"
+        said.go_on("3 changes tried")  # too soon
+        said.told -= waiting.LATER
+        said.go_on("40 changes tried")
+        said.go_on("41 changes tried")
+        assert os.read(end, 100) == b"40 changes tried\n"
+        said.end()
+        said.told -= waiting.LATER
+        said.go_on("nobody hears it")
+        os.set_blocking(end, False)
+        with pytest.raises(BlockingIOError):
+            os.read(end, 100)
+
+
 def test_on_a_terminal_it_is_gone_when_there_is_more_to_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
