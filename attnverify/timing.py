@@ -48,9 +48,16 @@ def time_shares(tallies: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def time_summary(tallies: Iterable[dict[str, Any]]) -> str:
-    """Write ``time: 41 % in the backends, 30 % in the oracle, 29 % elsewhere``"""
+    """
+    Write ``time: 41 % in the backends, 30 % in the specification, 29 % in drawing, comparing and
+    explaining``
+    """
     found = time_shares(tallies)
-    where = {"backend": "in the backends", "oracle": "in the oracle", "elsewhere": "elsewhere"}
+    where = {
+        "backend": "in the backends",
+        "oracle": "in the specification",
+        "elsewhere": "in drawing, comparing and explaining",
+    }
     return (
         "time: " + ", ".join(f"{share:.0%} {where[what]}" for what, share in found.items())
         if found

@@ -34,7 +34,7 @@ from attnverify.report.next_steps import (
     see_again,
     wrong_cells,
 )
-from attnverify.report.table import describe_given, format_table, header
+from attnverify.report.table import describe_given, describe_words, format_table, header
 from attnverify.report.terminal_colours import colourize, fold_lines, terminal_width
 from attnverify.session import Verification, unmatched_known_failures
 from attnverify.timing import time_summary
@@ -176,6 +176,7 @@ def print_summary(
             reporter.section("verification")
         tell([*header(run), ""])
         show(format_table(tallies, width, colour, run.is_red))
+        tell(describe_words(tallies, run.is_red) if IN_FULL in reporter.config.stash else [])
         tell(format_root_causes(triage(tallies, run.is_red)))
         found = [Finding.from_dict(plain).mend for x in tallies for plain in x["findings"]]
         tell(dict.fromkeys(str(mend) for mend in found if mend))
@@ -221,6 +222,11 @@ def more_words(page: str | None, right: bool) -> list[str]:
     pictures = "" if right else " (pictures)"
     rest = f"more: -v ({'table, versions' if right else 'failing cases in full, table'})"
     return [rest, f"report: {page}"] if page else [f"{rest}, --report out.html{pictures}"]
+
+
+def was_or_were(words: list[str]) -> str:
+    """Choose the verb behind words of which the last is meant: ``weights``, ``row without keys``"""
+    return "were" if words[-1].partition(" ")[0].endswith("s") else "was"
 
 
 def listed(words: list[str]) -> str:
@@ -271,7 +277,7 @@ def describe_unseen(tallies: list[dict[str, Any]]) -> list[str]:
         f"{backend}: {name} was judged without {listed([*options])}, which it does not take"
         for (backend, name), options in lacking.items()
     ] + [
-        f"{backend}: no {listed([*kinds])} was judged of {name}: {whose}{why}"
+        f"{backend}: no {listed([*kinds])} {was_or_were([*kinds])} judged of {name}: {whose}{why}"
         for (backend, name, why), kinds in found.items()
         for whose in ["it " * why.startswith(TAKES_NO)]
     ]

@@ -80,10 +80,14 @@ def count_explained(failed: list[Tallied], causes: list[RootCause]) -> str:
     waiting = sum(id(cell) in built for cell in left)
     them = "it" if len(named) == 1 else "them"
     told = [f"{what} {len(failed) - len(left)} of {cells}"]
-    told += [f"{waiting} {is_or_are(waiting)} built on {them}"] if waiting else []
+    told += [f"{waiting} {fails_or_fail(waiting)} because of {them}"] if waiting else []
     rest = len(left) - waiting
     told += [f"{rest} {is_or_are(rest)} not explained in full"] if waiting and rest else []
     return "; ".join(told)
+
+
+def fails_or_fail(count: int) -> str:
+    return "fails" if count == 1 else "fail"
 
 
 def is_or_are(count: int) -> str:

@@ -200,7 +200,7 @@ def describe_outcome(
     if any(map(is_unexpected_pass, red)):
         return "a known failure passes: its line must go"
     if red:
-        return f"not shown to be right: no discriminating case in {name_dtypes(red)}"
+        return f"not shown to be right: a trivial answer would pass all cases in {name_dtypes(red)}"
     required = [t for t in tallies if t["aspect"] in run.required(backend)]
     held = [t for t in required if t["verdict"] in JUDGED]
     if cut.required(run):

@@ -66,8 +66,33 @@ NO_D_OUTPUT = "no gradient is judged: it holds no d_output, what arrives at the 
 
 
 def in_full(aspect: str) -> str:
-    """Name a column that is not met: of refusals, what is to be refused."""
-    return "refusals of invalid calls" if aspect == "refusals" else aspect
+    """Name a column that is not met, with what it asks for where the name does not say it."""
+    return IN_FULL.get(aspect, aspect)
+
+
+IN_FULL = {
+    "refusals": "refusals of invalid calls",
+    "hidden NaN": "hidden NaN (no row sees it)",
+    "isolation": "isolation (some rows see the NaN)",
+}
+
+MEANINGS = {
+    "discriminating": "cases in which no trivial answer, as zeros or a mean, would pass",
+    "left out": "calls that the file does not take, or of which nothing can be said",
+    "unsupported": "the file says, or its calls have shown, that it does not do it",
+    "not met": "it fails, and is not asked for",
+    "hidden NaN": "what no row sees, NaN included, reaches no output and no gradient",
+    "isolation": "what some rows see, NaN included, does not reach the others",
+}
+"""What words of the table mean."""
+
+
+def describe_words(tallies: list[dict[str, Any]], requires: Requires) -> list[str]:
+    """Say what the words mean that stand in the table of these cells, a line each."""
+    found = {word for tally in tallies for word in (tally["aspect"], word_of(tally, requires))}
+    found |= {"discriminating"} if any(tally["cases"] for tally in tallies) else set()
+    found |= {"left out"} if any(x["unsupported"] + x["outside"] for x in tallies) else set()
+    return [f"  {word}: {meaning}" for word, meaning in MEANINGS.items() if word in found]
 
 
 def count_implementations(backend: Backend) -> str:

@@ -461,7 +461,9 @@ def test_shares_are_of_the_whole_time() -> None:
     ]
     assert time_shares(cells) == {"backend": 0.5, "oracle": 0.125, "elsewhere": 0.375}
     assert (
-        time_summary(cells) == "time: 50% in the backends, 12% in the oracle, 38% elsewhere"
+        time_summary(cells)
+        == "time: 50% in the backends, 12% in the specification, "
+        "38% in drawing, comparing and explaining"
         and time_summary([]) == ""
     )
 

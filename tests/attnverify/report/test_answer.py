@@ -115,7 +115,7 @@ def test_a_right_kernel_reads_as_right_at_a_glance(
     (at,) = [at for at, line in enumerate(lines) if line.startswith("right.py: right in float32 (")]
     assert all(line.startswith("  ") for line in lines[at + 1 :])
     more = verify("run", "right.py", "--profile", "quick", "--dtype", "float32", "-v").output
-    assert "= verification =" in more and "discrimi" in more and "% elsewhere" in more
+    assert "= verification =" in more and "discrimi" in more and "% in drawing, comparing" in more
 
 
 def test_many_operations_that_say_the_same_share_a_sentence() -> None:
@@ -211,7 +211,7 @@ def test_the_sentence_counts_the_cells_that_the_mistakes_explain() -> None:
     other = with_findings(failed("softmax", aspect="gradients"), replace(NAMED, cause=None))
     assert answered(slip)[0] == "mine.py is wrong: 1 mistake explains 1 of 1 failed cell"
     assert answered(slip, other)[0] == (
-        "mine.py is wrong: 1 mistake explains 1 of 2 failed cells; 1 is built on it"
+        "mine.py is wrong: 1 mistake explains 1 of 2 failed cells; 1 fails because of it"
     )
     elsewhere = with_findings(failed("get_slopes"), replace(NAMED, cause=None))
     assert answered(slip, elsewhere)[0].endswith("1 mistake explains 1 of 2 failed cells")
@@ -223,7 +223,7 @@ def test_the_sentence_counts_the_cells_that_the_mistakes_explain() -> None:
     assert answered(slip, both)[0].endswith("1 mistake explains 2 of 2 failed cells")
     in_half = with_findings(failed("softmax", dtype="float16"), NAMED, replace(NAMED, cause=None))
     assert answered(slip, other, in_half, width=150)[0].endswith(
-        "1 mistake explains 1 of 3 failed cells; 1 is built on it; 1 is not explained in full"
+        "1 mistake explains 1 of 3 failed cells; 1 fails because of it; 1 is not explained in full"
     )
     assert answered(other)[0] == (
         "mine.py is wrong: 1 failed cell, and no known mistake explains it"
@@ -307,7 +307,7 @@ def test_what_waits_for_a_mistake_is_no_mistake_of_its_own_in_the_table() -> Non
     assert told.endswith(": values FAILED; hidden NaN not judged until that is mended")
     right = wrong | {"verdict": "passed", "findings": []}
     (told,) = rows_in_words(run, [right, hidden])  # type: ignore[arg-type]
-    assert told.endswith(": values passed; hidden NaN not met")
+    assert told.endswith(": values passed; hidden NaN (no row sees it) not met")
 
 
 def test_a_race_and_an_access_out_of_bounds_at_one_line_are_one_mistake() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.report.table import format_table
+from attnverify.report.table import describe_words, format_table
 from tests.support.synthetic_reports import large
 
 
@@ -99,6 +99,17 @@ def test_what_need_not_hold_has_another_word() -> None:
     text = "\n".join(format_table(failed, requires=lambda tally: False))
     assert "FAILED" not in text and "not met" in text
     assert f"{len(failed)} not met (not required)" in text
+
+
+def test_what_the_words_of_a_table_mean_is_said_of_those_that_stand_in_it() -> None:
+    """A newcomer met "discriminating", "not met" and "isolation", and no word of them."""
+    one = next(tally for tally in tallies(60) if tally["verdict"] == "failed")
+    told = describe_words([one | {"aspect": "isolation", "cases": 3}], lambda tally: False)
+    words = [line.strip().partition(":")[0] for line in told]
+    assert words == ["discriminating", "not met", "isolation"]
+    assert describe_words([one | {"aspect": "values", "cases": 0}], lambda tally: True) == []
+    (left,) = describe_words([one | {"aspect": "values", "cases": 0, "outside": 2}], bool)
+    assert left.startswith("  left out: ")
 
 
 @pytest.mark.parametrize("width", [None, 80])

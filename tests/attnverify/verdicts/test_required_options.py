@@ -194,6 +194,8 @@ def test_an_option_that_is_taken_is_not_said_to_be_lacking(tmp_path: Path) -> No
     assert result.verdict == "passed" and result.unseen == {"dropout": "takes no keep"}
     told = {"backend": "mine", "implementation": "f", "unseen": {"mem_len=3": "takes no keep"}}
     assert describe_unseen([told]) == ["mine: no mem_len=3 was judged of f: it takes no keep"]
+    plural = told | {"unseen": {"weights": "it returns none"}}
+    assert describe_unseen([plural]) == ["mine: no weights were judged of f: it returns none"]
 
 
 PAGES_OF_THE_LONGEST = '''
