@@ -266,8 +266,8 @@ def jax_gradient(function: Callable[..., Array]) -> Callable[..., tuple[Array, .
 
         outputs, pull = jax.vjp(from_leaves, [x for x in arrays if is_leaf(x)])
         flat, form = jax.tree.flatten(outputs)
-        flat = arriving + [jax.numpy.zeros_like(y) for y in flat[len(arriving) :]]
-        (grads,) = pull(jax.tree.unflatten(form, flat))
+        heads = arriving + [jax.numpy.zeros_like(y) for y in flat[len(arriving) :]]
+        (grads,) = pull(jax.tree.unflatten(form, heads[: len(flat)]))
         return list(grads)
 
     def gradient(**inputs: Any) -> tuple[Any, ...]:

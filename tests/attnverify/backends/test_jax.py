@@ -36,6 +36,12 @@ def test_an_array_that_is_key_and_value_has_two_gradients() -> None:
     assert (for_value == 5).all()
 
 
+def test_what_arrives_at_an_output_that_is_not_returned_goes_nowhere() -> None:
+    x = jax.numpy.ones(3)
+    (grad,) = jax_gradient(lambda query: 2 * query)(query=x, d_output=x, d_lse=x)
+    assert (grad == 2).all()
+
+
 def softmax(x: Any, axis: int) -> Any:
     y = jax.numpy.exp(x)
     return y / y.sum(axis, keepdims=True)
