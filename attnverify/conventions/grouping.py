@@ -91,11 +91,11 @@ def of_base_two(outputs: ndarray, lses: ndarray) -> Any:
     return output, lse / LN2
 
 
-def looked_at(outputs: ndarray, lses: ndarray) -> Any:
+def looked_at(outputs: ndarray, lses: ndarray, everywhere: bool = False) -> Any:
     """Absent parts multiplied by 0, so that NaN in them comes through."""
     output, lse = merge_attention(outputs, lses)
-    absent = (lses == -np.inf)[..., None] & ~(lses == -np.inf).all(axis=0)[..., None]
-    return output + (0 * np.where(absent, outputs, 0)).sum(axis=0), lse
+    absent = (lses == -np.inf) & (everywhere | (lses > -np.inf).any(axis=0))
+    return output + (0 * np.where(absent[..., None], outputs, 0)).sum(axis=0), lse
 
 
 GROUPING: tuple[Row, ...] = (
@@ -139,6 +139,9 @@ MERGING: tuple[Row, ...] = (
     ("a row of no key", "-5e4", "an lse of -5e4 where no part saw a key",
      partial(empty_rows, merge_attention, 0.0, -5e4)),
     ("absent parts", "multiplied by 0", "absent parts multiplied by 0", looked_at),
+    ("absent parts", "multiplied by 0 in every row",
+     "absent parts multiplied by 0, in rows that no part saw too",
+     partial(looked_at, everywhere=True)),
 )  # fmt: skip
 
 MERGING_ANSWERS = {

@@ -151,3 +151,25 @@ def test_a_wrong_one_is_shown_by_a_row_that_no_part_saw(name: str, tmp_path: Pat
 def test_two_absent_parts_that_give_nan_are_told_as_that(tmp_path: Path) -> None:
     causes = [finding.causes for finding in judged(tmp_path, WRONG["merge_state"][0]).findings]
     assert any("NaN where no part saw a key" in cause for each in causes for cause in each)
+
+
+CASCADE = """
+import torch
+FEATURES = {"gradient": False}
+
+def merge_attention(outputs, lses):
+    top = lses.amax(0)
+    e = torch.exp(torch.nan_to_num(lses - top, nan=-torch.inf))
+    total = e.sum(0)
+    weights = torch.where(total > 0, e / total, 0.0)[..., None]
+    return (weights * outputs.float()).sum(0).to(outputs.dtype), torch.log(total) + top
+"""
+"""As FlashInfer's cascade.cuh, which gives 0 to rows that no part saw, but for NaN in the parts."""
+
+
+def test_absent_parts_that_are_multiplied_by_0_in_every_row_are_told_as_that(
+    tmp_path: Path,
+) -> None:
+    causes = [finding.causes for finding in judged(tmp_path, CASCADE).findings]
+    wanted = "absent parts multiplied by 0, in rows that no part saw too"
+    assert any(wanted in cause for each in causes for cause in each), causes
