@@ -53,6 +53,22 @@ def gated_recurrence(
     return np.stack(rows, axis=1)
 
 
+def gated_delta_rule(
+    q: Float[ndarray, "B N H D"],
+    k: Annotated[Float[ndarray, "B N H D"], (-0.25, 0.25)],
+    v: Float[ndarray, "B N H E"],
+    g: Annotated[Float[ndarray, "B N H"], (-3, 0)],
+    beta: Annotated[Float[ndarray, "B N H"], (0, 1)],
+) -> Float[ndarray, "B N H E"]:
+    state, rows = np.einsum("bhd,bhe->bhde", 0 * k[:, 0], 0 * v[:, 0]), []
+    for n in range(q.shape[1]):
+        state = np.exp(g[:, n])[..., None, None] * state
+        new = v[:, n] - np.einsum("bhd,bhde->bhe", k[:, n], state)
+        state = state + np.einsum("bhd,bhe->bhde", k[:, n], beta[:, n, :, None] * new)
+        rows.append(np.einsum("bhd,bhde->bhe", q[:, n], state) / np.sqrt(q.shape[-1]))
+    return np.stack(rows, axis=1)
+
+
 def add_layer_norm(
     x: Float[ndarray, "B N F"],
     residual: Float[ndarray, "B N F"],

@@ -5,7 +5,8 @@ for prompts and decoding alike, with groups, windows, a cap and sinks; called as
     git clone https://github.com/vllm-project/vllm $PUBLIC_KERNELS/vllm && pip install regex
     attnverify run examples/public_kernels/vllm_unified.py --profile quick --dtype float16
 
-or, with nothing but the wheel: ``pip install --no-deps --target $PUBLIC_KERNELS/vllm vllm regex``.
+or, with nothing but the wheel, ``pip install --no-deps --target $PUBLIC_KERNELS/vllm vllm regex``:
+a checkout must be installed as well, for without a version to be found it drops Triton.
 Adapted: rows of no sequence are cut off, integers are of 32 bits, and the table has 32 entries
 more in each row, for a tile of 32 keys reads entries behind the row's last one. Left out, and
 judged with ``VLLM_ALL=1``: rows before the first key (NaN for 0); groups of heads that do not
