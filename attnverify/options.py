@@ -224,7 +224,8 @@ RUN = (
     Option(
         "profile",
         "PROFILE",
-        "cases for each cell: " + ", ".join(f"{name} {cases}" for name, cases in PROFILES.items()),
+        "cases at least for each cell: "
+        + ", ".join(f"{name} {cases}" for name, cases in PROFILES.items()),
         parse_profile,
         "default",
         words=lambda: PROFILES,

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 def header(run: "Verification") -> list[str]:
     """Profile and seed, the machine, backends with their device and library versions."""
-    drawn = f"profile {run.options.profile} ({run.options.cases} cases), seed {run.options.seed}"
+    o = run.options
+    drawn = f"profile {o.profile} ({o.cases} cases a cell at least), seed {o.seed}"
     judged = "your own arrays, one call" if run.options.inputs else drawn
     lines = [f"attnverify: {judged}, {package_versions()}"]
     lines += [f"  {name}: {words}" for name, words in describe_machine().items()]

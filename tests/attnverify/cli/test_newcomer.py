@@ -179,6 +179,8 @@ def test_the_failure_in_readme_is_what_is_printed(newcomer: Newcomer) -> None:
 
 def test_readme_is_short() -> None:
     assert len(README.encode()) <= 6000
+    first = re.search(r"(?s)## Judge your own kernel.*?```sh\n(.*?)\n", README)
+    assert first and first[1].startswith("git clone ")  # what is installed must be there
 
 
 SLOW = (

@@ -69,7 +69,7 @@ def test_each_verdict_has_its_word(everything: Run) -> None:
 
 def test_the_header_says_who_is_judged_and_how(everything: Run) -> None:
     for words in (
-        "profile quick (20 cases), seed 0",
+        "profile quick (20 cases a cell at least), seed 0",
         "numpy ",
         "hypothesis ",
         "mixed_verdicts.py: 4 implementations on cpu, numpy ",
