@@ -202,13 +202,14 @@ def take_subnormals(backend: Backend) -> None:
 
 def describe_undeclared(library: str, flushing: tuple[str, ...], names: list[str]) -> str:
     """By what arithmetic a file is judged that declares none."""
-    judged = f"judged as {' and '.join(names)}"
+    judged = "judged as " + " and ".join(name + MEANS.get(name, "") for name in names)
     if not flushing:
         return judged
     where = "" if flushing == DTYPES else f" of {', '.join(flushing)}"
     return f"{judged}{FLUSHED}{where} as 0, as {library} has them here"
 
 
+MEANS = {"stepwise": " (the result of each step may be stored in the dtype)"}
 FLUSHED = ", with subnormal numbers"
 
 

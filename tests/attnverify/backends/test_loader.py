@@ -18,7 +18,7 @@ from attnverify.backends import loader as backends_module
 from attnverify.backends.array_libraries import LIBRARIES, array_library
 from attnverify.backends.functions import BACKEND_FUNCTIONS
 from attnverify.backends.implementation import Backend, Implementation
-from attnverify.backends.loader import load
+from attnverify.backends.loader import describe_undeclared, load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.inputs.recipe import Recipe
@@ -649,3 +649,10 @@ def test_where_nobody_knows_what_an_argument_is_no_line_is_offered(tmp_path: Pat
     mine = "def scaled_dot_product_attention(strange, other):\n    return strange\n"
     words = load(folder_of(tmp_path, mine=mine)).broken or ""
     assert "argument 'strange'" in words and "ARGUMENTS" not in words
+
+
+def test_an_arithmetic_that_nobody_knows_by_its_name_is_explained() -> None:
+    told = describe_undeclared("numpy", (), ["eager", "stepwise"])
+    assert told == (
+        "judged as eager and stepwise (the result of each step may be stored in the dtype)"
+    )
