@@ -111,11 +111,15 @@ def test_a_right_kernel_reads_as_right_at_a_glance(
     lines = [line for line in told.splitlines() if line]
     assert done.status == 0 and len(lines) <= {60: 13, 80: 10}[columns], done.output
     assert max(map(len, done.output.splitlines())) <= columns
-    assert not re.search("FAILED|verification|triage|root cause|elsewhere", done.output)
+    assert not re.search("FAILED|verification|triage|root cause|in drawing", done.output)
     (at,) = [at for at, line in enumerate(lines) if line.startswith("right.py: right in float32 (")]
     assert all(line.startswith("  ") for line in lines[at + 1 :])
     more = verify("run", "right.py", "--profile", "quick", "--dtype", "float32", "-v").output
-    assert "= verification =" in more and "discrimi" in more and "% in drawing, comparing" in more
+    assert (
+        "= verification =" in more
+        and "discrimi" in more
+        and "in drawing, comparing" in " ".join(more.split())
+    )
 
 
 def test_many_operations_that_say_the_same_share_a_sentence() -> None:
