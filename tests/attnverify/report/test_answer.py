@@ -308,7 +308,9 @@ def test_what_waits_for_a_mistake_is_no_mistake_of_its_own_in_the_table() -> Non
     wrong = with_findings(failed("softmax"), NAMED)
     hidden = with_findings(failed("softmax", aspect="hidden NaN"), NAMED)
     (told,) = rows_in_words(run, [wrong, hidden])  # type: ignore[arg-type]
-    assert told.endswith(": values FAILED; hidden NaN not judged until that is mended")
+    assert told.endswith(
+        ": values FAILED; hidden NaN (no row sees it) not judged until that is mended"
+    )
     right = wrong | {"verdict": "passed", "findings": []}
     (told,) = rows_in_words(run, [right, hidden])  # type: ignore[arg-type]
     assert told.endswith(": values passed; hidden NaN (no row sees it) not met")
