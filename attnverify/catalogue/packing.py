@@ -67,8 +67,8 @@ def packed_pairs(inputs: Mapping[str, Any], visible: Visible = visible_keys) -> 
     options: Any = {name: inputs[name] for name in OfSequences.__annotations__ if name in inputs}
     seen = np.zeros((token_count(inputs["query"]), token_count(inputs["key"])), bool)
     for b, t, u in sequences(inputs["query_starts"], inputs["key_starts"]):
-        size = t.stop - t.start, u.stop - u.start
-        seen[t, u] = visible(1, *size, **of_sequence(b, **options))[0]
+        N, M = t.stop - t.start, u.stop - u.start
+        seen[t, u] = visible(B=1, N=N, M=M, **of_sequence(b, **options))[0]
     return seen
 
 
@@ -113,8 +113,8 @@ def seen_of_pages(
     for b, length in enumerate(inputs["lengths"].tolist()):
         t = slice(*starts[b : b + 2].tolist())
         if length and t.start < t.stop:
-            size = t.stop - t.start, length
-            yield b, t, visible(1, *size, **of_sequence(b, **options))[0]
+            N = t.stop - t.start
+            yield b, t, visible(B=1, N=N, M=length, **of_sequence(b, **options))[0]
 
 
 def pages_seen(inputs: Mapping[str, Any]) -> ndarray:

@@ -128,7 +128,8 @@ def seen_by_options(
 ) -> ndarray:
     """What windows, lengths and the like leave visible [B 1 N M]."""
     options = {name: inputs[name] for name in Visibility.__annotations__ if name in inputs}
-    return by_options(shape[0], *shape[-2:], **options)[:, None]
+    B, N, M = shape[0], *shape[-2:]
+    return by_options(B=B, N=N, M=M, **options)[:, None]
 
 
 def merged_visibility(inputs: "Inputs", shape: tuple[int, ...]) -> Any:

@@ -28,6 +28,7 @@ DRAWS, SEED = 12, 0
 READ_FOR = "{one} read in place of {other}, which is never read"
 RANKS = (2, 4)
 SHARDS = "{name}: the first of {ranks} shards of its {places} on every rank, the others never read"
+OWN_COLUMNS = "each head projected from its own columns of the input alone: {names}"
 
 
 def parameter_mistakes(
@@ -50,6 +51,9 @@ def parameter_mistakes(
         for (axis, places), ranks in product(enumerate(("rows", "columns")), RANKS):
             words = SHARDS.format(name=name, ranks=ranks, places=places)
             yield words, partial(with_parameters, partial(first_shard, name, axis, ranks))
+    if "num_heads" in operation.arguments:
+        for names in (matrices[:-1], matrices, *((name,) for name in matrices)):
+            yield OWN_COLUMNS.format(names=", ".join(names)), partial(with_own_columns, names)
     for one, other in permutations((name for name in shapes if "." not in name), 2):
         if shapes[one] == shapes[other]:
             words = READ_FOR.format(one=one, other=other)
@@ -112,6 +116,23 @@ def first_shard(name: str, axis: int, ranks: int, own: dict[str, Any]) -> dict[s
         if whole is not None and whole.shape[axis] % ranks == 0:
             shard = np.split(whole, ranks, axis)[0]
             new[leaf] = np.concatenate([shard] * ranks, axis)
+    return own | new
+
+
+def with_own_columns(names: Sequence[str], operation: Operation, inputs: Inputs) -> Any:
+    """Return the layer whose heads are split ahead of these maps, not behind them."""
+    return with_parameters(partial(on_diagonal, names, inputs["num_heads"]), operation, inputs)
+
+
+def on_diagonal(names: Sequence[str], H: int, own: dict[str, Any]) -> dict[str, Any]:
+    """Of maps of H heads the diagonal blocks alone; several may stand in one, as rows."""
+    new = {}
+    for name in names:
+        weight = own[f"{name}.weight"]
+        rows, columns = weight.shape
+        blocks = np.kron(np.eye(H), np.ones((columns // H, columns // H)))
+        if rows % columns == 0 and columns % H == 0:
+            new[f"{name}.weight"] = weight * np.tile(blocks, (rows // columns, 1))
     return own | new
 
 

@@ -12,9 +12,10 @@ import pytest
 from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.conventions.visibility import hidden_but, real_offset
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.mistakes.today.rows import OF_TODAY
-from attnverify.diagnosis.mistakes.today.steps import in_one_step
+from attnverify.diagnosis.mistakes.today.steps import in_backward_alone, in_one_step
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.real.required_kinds import required_cases
 from attnverify.reference.gradients import mask_grad
@@ -74,6 +75,16 @@ def forward(kind: str) -> Callable[..., Any]:
     return attention
 
 
+def weights_over_lse(x: dict[str, Any], s: ndarray) -> ndarray:
+    """Weights by the forward's lse, of rows that stand at the starts where the ends are meant."""
+    mask, starts = x.get("mask"), np.zeros(len(s), np.int64)
+    seen = visible_pairs(GROUPED, x | ({"offset": starts} if x.get("offset") is None else {}))
+    t = s if mask is None or mask.dtype == bool else s + np.where(seen, mask, 0)
+    given = {name: y for name, y in x.items() if name not in ("d_output", "d_lse")}
+    lse = GROUPED.reference(**given)[1][..., None]
+    return np.where(seen, np.exp(t - np.where(lse == -np.inf, 0, lse)), 0)
+
+
 def backward(kind: str) -> Callable[..., Any]:
     """The gradient by value is the reference's."""
 
@@ -91,6 +102,8 @@ def backward(kind: str) -> Callable[..., Any]:
             raise NotImplementedError("the scale is the kernel's own")
         if kind == "scale":
             w, scale = np.where(w == 0, 0, w * np.exp(0.1 * np.where(w == 0, 0, s))), 1.1 * scale
+        if kind == "starts":
+            w = weights_over_lse(x, s)
         total = w.sum(-1, keepdims=True)
         w = w / np.where(total == 0, 1, total) if kind == "sink" else w
         d_t = w * (d_w - delta + d_lse)
@@ -103,7 +116,7 @@ def backward(kind: str) -> Callable[..., Any]:
             )
         )
         found = list(GRAD.reference(**x))
-        found[2] = d_value if kind == "scale" else found[2]
+        found[2] = d_value if kind in ("scale", "starts") else found[2]
         found[:2] = d_s @ np.repeat(x["key"], r, 1) * scale, d_key * scale
         found[3:-1] = mask_grad(d_t, x.get("mask"))
         if x.get("sink") is not None:
@@ -134,6 +147,7 @@ BACKWARDS = {
     "sink": "weights sum to 1 without the sink",
     "slope": "leaves out the cap's slope",
     "scale": r"scaled by 1\.1/sqrt\(D\) in place of 1/sqrt\(D\) in the backward pass",
+    "starts": "rows aligned at the starts in the backward pass, by rows that saw no key too",
     "drop back": r"gradient of the weights.*not scaled by 1/\(1-p\)",
 }
 ROWS = [
@@ -212,6 +226,44 @@ def test_pages_that_are_taken_for_neighbours_are_told(size: int, words: str) -> 
     test_the_step_is_told("paged_attention", paged(size), words)
 
 
+def without_full_page(**x: Any) -> Any:
+    """The last page of a sequence is not read where it is full."""
+    lengths, W = x["lengths"], x["key_pages"].shape[1]
+    offset = x["lengths"] - np.diff(x["query_starts"]) if x.get("offset") is None else x["offset"]
+    left = np.where(lengths % W == 0, np.maximum(lengths - W, 0), lengths).astype(lengths.dtype)
+    return CATALOGUE["paged_attention"].reference(**x | {"lengths": left, "offset": offset})
+
+
+def at_the_longest(**x: Any) -> Any:
+    """Row b of the mask of lengths begins at b times the longest length."""
+    lengths = x.get("lengths")
+    if lengths is None:
+        return GROUPED.reference(**x)
+    (B, H, N, _), M = x["query"].shape, x["key"].shape[2]
+    flat = np.zeros(B * M, bool)
+    for b, length in enumerate(lengths):
+        flat[b * lengths.max() : b * lengths.max() + length] = True
+    offset = real_offset({"B": B, "N": N, "M": M, **x})
+    mask = hidden_but(x.get("mask"), np.broadcast_to(flat.reshape(B, 1, 1, M), (B, H, N, M)))
+    return GROUPED.reference(**x | {"lengths": None, "offset": offset, "mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("operation", "function", "words"),
+    [
+        ("paged_attention", without_full_page, "the last page lost where it is full"),
+        ("grouped_attention", at_the_longest, "multiples of the longest length"),
+    ],
+)
+def test_lengths_taken_otherwise_are_told(
+    operation: str, function: Callable[..., Any], words: str
+) -> None:
+    own = implementation_of(operation, function)
+    failing, passing = sort_draws(own, required_cases(operation))
+    told = str(diagnose(own, failing[:7], passing=passing))
+    assert words in told, told
+
+
 WITH_GRADIENTS = [f"{name}{end}" for name in OF_TODAY for end in ("", "_grad")]
 
 
@@ -221,6 +273,10 @@ def test_the_steps_of_the_law_are_the_specification(name: str) -> None:
     own = implementation_of(name, lambda **x: in_one_step({}, operation, x))
     failing, passing = sort_draws(own)
     assert not failing and len(passing) > FEW
+    if operation.is_gradient:
+        again = implementation_of(name, lambda **x: in_backward_alone(0.0, {}, operation, x))
+        failing, passing = sort_draws(again)
+        assert not failing and len(passing) > FEW
 
 
 FEW = 10

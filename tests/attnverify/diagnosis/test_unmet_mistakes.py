@@ -412,6 +412,12 @@ UNMET: dict[str, Said] = {
         MHA, lambda **g: layers.multi_head_attention(**g | {"parameters": g["parameters"] | {
             f"q_proj.{leaf}": g["parameters"].get(f"k_proj.{leaf}")
             for leaf in ("weight", "bias")}}), r"k_proj.*q_proj", PLACE),
+    "heads split ahead of their projections": (
+        MHA, lambda **g: layers.multi_head_attention(**g | {"parameters": g["parameters"] | {
+            f"{name}_proj.weight": g["parameters"][f"{name}_proj.weight"] * np.repeat(np.repeat(
+                np.eye(g["num_heads"]), g["query"].shape[-1] // g["num_heads"], 0),
+                g["query"].shape[-1] // g["num_heads"], 1)
+            for name in "qkv"}}), r"own columns of the input alone: q_proj, k_proj, v_proj", PLACE),
     "no bias in out_proj": (
         MHA, changed(layers.multi_head_attention, out_proj__bias=np.zeros_like),
         r"out_proj\.bias|no bias on the output", PLACE),

@@ -11,8 +11,10 @@ import numpy as np
 from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
+from attnverify.conventions.visibility import VISIBILITY
+from attnverify.diagnosis.cause import IN_BACKWARD
 from attnverify.diagnosis.mistakes.today.of_sequences import OF_SEQUENCES
-from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE, causal_further
+from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE, causal_further, causal_in
 from attnverify.diagnosis.mistakes.today.steps import (
     LAW,
     LN2,
@@ -21,6 +23,7 @@ from attnverify.diagnosis.mistakes.today.steps import (
     Steps,
     bent,
     call_of,
+    in_backward_alone,
     in_one_step,
     to_nothing,
 )
@@ -39,6 +42,33 @@ def todays_mistakes(operation: Operation) -> Iterator[Mistake]:
             if set(needed.split()) <= known:
                 yield words, partial(in_one_step, steps)
         yield from (mistake for name, mistake in OF_SEQUENCES if name == operation.name)
+        if operation.is_gradient:
+            yield from recomputed_mistakes(known)
+
+
+def recomputed_mistakes(known: set[str]) -> Iterator[Mistake]:
+    """What else scores may be of which a backward pass makes the weights again."""
+    in_both = ((words, steps) for needed, words, steps in FORWARDS if {needed} <= known)
+    for words, steps in (*in_both, *SEEN_IN_BACKWARD):
+        if RECOMPUTED.issuperset(steps):
+            yield words + IN_BACKWARD, partial(in_backward_alone, np.inf, steps)
+        if "visible" in steps:
+            weighed = f"{words}{IN_BACKWARD}, by rows that saw no key too"
+            yield weighed, partial(in_backward_alone, 0.0, steps)
+
+
+def nowhere(j: ndarray) -> ndarray:
+    """No key."""
+    return j < 0
+
+
+RECOMPUTED = {"visible", "seen", "cap", "add"}
+"""Steps of which scores are made."""
+SEEN_IN_BACKWARD: tuple[tuple[str, Steps], ...] = (
+    *((words, {"visible": visible}) for _, _, words, visible in VISIBILITY),
+    ("causality ignored", {"visible": partial(causal_in, nowhere)}),
+)
+"""Conventions of the forward pass that the backward pass alone may have."""
 
 
 def of_heads(size: int, operation: Operation, inputs: Inputs) -> ndarray:

@@ -88,6 +88,18 @@ def causal_further(step: int, B: int, N: int, M: int, **options: Any) -> ndarray
     return seen & (j <= at + step) if options.get("causal") else seen
 
 
+def at_the_longest(B: int, N: int, M: int, **options: Any) -> ndarray:
+    """Lengths written as a mask [B M] whose rows begin at multiples of the longest length."""
+    lengths = options.get("lengths")
+    if lengths is None:
+        return visible_keys(B, N, M, **options)
+    free = options | {"lengths": None, "offset": real_offset({"B": B, "N": N, "M": M, **options})}
+    flat = np.zeros(B * M, bool)
+    for b, length in enumerate(lengths):
+        flat[b * max(lengths) :][:length] = True
+    return visible_keys(B, N, M, **free) & flat.reshape(B, 1, M)
+
+
 def with_option(name: str, change: Callable[..., Any], B: int, N: int, M: int, **o: Any) -> ndarray:
     """One option changed, where it is given: ``change`` takes it and the number of keys."""
     return visible_keys(B, N, M, **o | ({name: change(o[name], M)} if o.get(name) else {}))
@@ -136,6 +148,10 @@ VISIBLE: tuple[tuple[str, Visible], ...] = (
         window_added,
     ),
     ("pinned keys that every row sees, those ahead of it too", pinned_for_all),
+    (
+        "lengths as a mask whose rows begin at multiples of the longest length, not of M",
+        at_the_longest,
+    ),
     *((words, partial(with_option, name, change)) for words, name, change in EDGES),
     ("rows one position too far on", partial(shifted, 1)),
     ("rows one position too far back", partial(shifted, -1)),

@@ -122,10 +122,10 @@ def attended(call: Call, steps: Steps) -> tuple[ndarray, ...]:
     return weights, output, law["lse"](call, top, total), capped, mass / to_nothing(total)
 
 
-def differentiated(call: Call, steps: Steps) -> tuple[ndarray, ...]:
-    """The gradients by query, key, value, a float mask and a sink."""
+def differentiated(call: Call, steps: Steps, forward: tuple[ndarray, ...]) -> tuple[ndarray, ...]:
+    """The gradients by query, key, value, a float mask and a sink, of what :func:`attended` was."""
     law, x = LAW | steps, call.x
-    w, output, _, capped, of_sink = attended(call, steps)
+    w, output, _, capped, of_sink = forward
     w = law["weights_back"](call, w)
     key, value, d_lse = call.of_heads("key"), call.of_heads("value"), x["d_lse"][..., None]
     d_w = x["d_output"] @ value.swapaxes(-1, -2) * law["kept_back"](call)
@@ -152,18 +152,47 @@ def call_of(operation: Operation, inputs: Inputs, visible: Visible = visible_key
     return Call(x, np.broadcast_to(seen, shape))
 
 
-def in_one_step(steps: Steps, operation: Operation, inputs: Inputs) -> Any:
-    """What the operation returns with these steps in place of the formula's."""
+def changed_call(steps: Steps, operation: Operation, inputs: Inputs) -> Call:
+    """One call with what these steps see and are given."""
     call = call_of(operation, inputs, steps.get("visible", visible_keys))
     if "seen" in steps:
         call = replace(call, seen=steps["seen"](operation, inputs))
-    if "given" in steps:
-        call = replace(call, x=call.x | steps["given"](call))
+    return replace(call, x=call.x | steps["given"](call)) if "given" in steps else call
+
+
+def in_one_step(steps: Steps, operation: Operation, inputs: Inputs) -> Any:
+    """What the operation returns with these steps in place of the formula's."""
+    call = changed_call(steps, operation, inputs)
     with np.errstate(all="ignore"):
+        forward = attended(call, steps)
         if not operation.is_gradient:
-            _, output, lse, *_ = attended(call, steps)
+            _, output, lse, *_ = forward
             return as_given(operation, (output, lse[..., 0]))
-        found = differentiated(call, steps)
+        return gradients(operation, inputs, differentiated(call, steps, forward))
+
+
+def in_backward_alone(empty: float, steps: Steps, operation: Operation, inputs: Inputs) -> Any:
+    """
+    Return the gradients by weights exp(score - lse) of scores that these steps change, with the
+    output and the lse of the formula's; ``empty`` is the lse of a row that saw no key.
+    """
+    call = changed_call(steps, operation, inputs)
+    with np.errstate(all="ignore"):
+        _, output, lse, _, of_sink = attended(call_of(operation, inputs), {})
+        t, capped = scored(call, LAW | steps)
+        weights = np.where(call.seen, np.exp(t - np.where(lse == -np.inf, empty, lse)), 0)
+        forward = weights, output, lse, capped, of_sink
+        return gradients(operation, inputs, differentiated(call, steps | OF_OUTPUT, forward))
+
+
+OF_OUTPUT: Steps = {
+    "delta": lambda a, w, d_w, output: (output * a.x["d_output"]).sum(-1, keepdims=True)
+}
+"""A delta of the output that the forward pass has returned."""
+
+
+def gradients(operation: Operation, inputs: Inputs, found: tuple[ndarray, ...]) -> Any:
+    """The gradients by what the operation is given: a latent is both a key and a value."""
     if "latent" in inputs:
         E, (d_q, d_k, d_v, *others) = inputs["latent"].shape[-1], found
         by_latent = (d_k[..., :E] + d_v)[:, 0]
