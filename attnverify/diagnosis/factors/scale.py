@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import Operation
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import IN_BACKWARD, Explanation
 from attnverify.diagnosis.factors.least_squares import (
@@ -23,6 +23,8 @@ from attnverify.diagnosis.factors.least_squares import (
 )
 from attnverify.diagnosis.layers.in_stages import in_stages
 from attnverify.diagnosis.layers.stages import takes
+from attnverify.diagnosis.mistakes.today.rows import OF_TODAY
+from attnverify.diagnosis.mistakes.today.steps import in_backward_alone
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.observation import Observation
 from attnverify.reference import attention, layers
@@ -113,16 +115,14 @@ def models_of(operation: Operation) -> Iterator[tuple[Model, str]]:
     layer = getattr(layers, operation.name, None)
     if operation.is_staged and {"query", "key"} <= set(operation.arguments):
         yield from [(staged_model, "")] if "D" in operation.sizes else []
-        if {*operation.arguments} <= {*CATALOGUE[GROUPED].arguments}:
-            yield lambda o: FactorModel(o, partial(recomputed, o)), IN_BACKWARD
     elif layer is not None and "scale" in inspect.signature(layer).parameters:
         yield lambda o: FactorModel(o, lambda g: layer(**o.inputs, scale=lambda width: g)), ""
     elif takes(operation, "weigh") and "H" in operation.sizes and not operation.traits.slopes:
         yield rescaled_model, ""
     elif operation.shares_keys and not operation.requires("scale"):
         yield lambda o: FactorModel(o, partial(given_scale, o)), ""
-        if operation.is_gradient:
-            yield lambda o: FactorModel(o, partial(recomputed, o)), IN_BACKWARD
+    if operation.is_gradient and operation.forward.name in RECOMPUTES:
+        yield lambda o: FactorModel(o, partial(recomputed, o)), IN_BACKWARD
 
 
 def given_scale(o: Observation, g: float) -> Any:
@@ -134,25 +134,15 @@ def with_scale(inputs: Inputs, g: float) -> Inputs:
     return inputs if inputs.get("scale") is not None else inputs | {"scale": g}
 
 
+RECOMPUTES = ("scaled_dot_product_attention", *OF_TODAY)
+"""What :func:`in_backward_alone` can be asked of."""
+
+
 def recomputed(o: Observation, g: float) -> Any:
-    """
-    Return the gradients by weights exp(score - lse), of scores with another scale than those of the
-    output and the lse: their rows sum to c and not to 1.
-    """
-    own = o.case.operation
-    operation = own if "d_lse" in own.arguments else CATALOGUE[GROUPED]  # with a head for each
-    forward, arriving = operation.forward, ("d_output", "d_lse")
-    given = {name: x for name, x in o.inputs.items() if name not in arriving}
-    d_output, d_lse = (o.inputs.get(name, 0) for name in arriving)
-    (output, lse), (other, sum_) = (forward.reference(**x) for x in (given, with_scale(given, g)))
-    there = ~np.isneginf(sum_)
-    c = np.exp(np.subtract(sum_, lse, out=np.zeros_like(lse), where=there))
-    back = (d_output * (other - output)).sum(axis=-1)
-    changed = {"d_output": c[..., None] * d_output, "d_lse": c * (back + d_lse)}
-    return operation.reference(**with_scale(o.inputs, g) | changed)
-
-
-GROUPED = "grouped_attention_grad"
+    """Return the gradients by weights exp(score - lse), of scores with another scale."""
+    return in_backward_alone(
+        np.inf, {"given": lambda call: with_scale(call.x, g)}, o.case.operation, o.inputs
+    )
 
 
 def rescaled_model(o: Observation) -> FactorModel:

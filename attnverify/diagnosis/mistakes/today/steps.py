@@ -127,7 +127,7 @@ def differentiated(call: Call, steps: Steps, forward: tuple[ndarray, ...]) -> tu
     law, x = LAW | steps, call.x
     w, output, _, capped, of_sink = forward
     w = law["weights_back"](call, w)
-    key, value, d_lse = call.of_heads("key"), call.of_heads("value"), x["d_lse"][..., None]
+    key, value, d_lse = call.of_heads("key"), call.of_heads("value"), arriving(x)
     d_w = x["d_output"] @ value.swapaxes(-1, -2) * law["kept_back"](call)
     delta = law["delta"](call, w, d_w, output)
     d_t = np.where(call.seen, w * (d_w - delta + d_lse), 0)
@@ -142,6 +142,11 @@ def differentiated(call: Call, steps: Steps, forward: tuple[ndarray, ...]) -> tu
         *mask_grad(d_t, x.get("mask")),
         *(() if x.get("sink") is None else (by_sink,)),
     )
+
+
+def arriving(x: Inputs) -> Any:
+    """The gradient by the lse, of an attention that returns none 0."""
+    return x["d_lse"][..., None] if "d_lse" in x else 0.0
 
 
 def call_of(operation: Operation, inputs: Inputs, visible: Visible = visible_keys) -> Call:
