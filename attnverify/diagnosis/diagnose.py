@@ -225,7 +225,7 @@ def explain(
     if part := explain_in_parts(tried, wrong, passed):
         return part
     rest = look_at(implementation, more[:MOST_PLACES], budget) if operation.is_gradient else []
-    return localize(implementation, [*failing, *(o for o in rest if o.wrong)], budget)
+    return localize(implementation, [*failing, *(o for o in rest if o.wrong)], passed, budget)
 
 
 HUGE = 1e12

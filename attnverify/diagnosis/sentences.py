@@ -141,6 +141,13 @@ RIGHT_WITH_ONE_HEAD = "; the same is right with one head"
 RIGHT_WITH_ONE_ENTRY = "; the same is right with one batch entry"
 WRONG_STAGE = "{stage}: right {right}"
 AND_STAGE = "{outputs}; what is wrong first: {stage}"
+AGREES = "{name} (line {line}) is {law} of the specification, but "
+FIRST_LINE = "; {before}{name} (line {line}) is not {law}, as it is in calls that pass"
+FIRST_LINE_ALONE = (
+    "; {name} (line {line}) is not {law} of the specification, as it is in calls that pass"
+)
+VARIABLE = "`{name}`"
+RETURNED = "what `{function}` returns"
 
 # outputs and where in them
 

@@ -21,6 +21,7 @@ from attnverify.conventions.visibility import real_offset
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.diagnosis.cause import Cause
+from attnverify.diagnosis.whereabouts.first_line import first_wrong_line
 from attnverify.diagnosis.whereabouts.heads import describe_heads
 from attnverify.diagnosis.whereabouts.isolating import MASKS, first_wrong_stage, without_draw
 from attnverify.diagnosis.whereabouts.outputs import (
@@ -52,12 +53,27 @@ SOLVED = {
 
 
 def localize(
-    implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
+    implementation: Implementation,
+    observed: Sequence[Observation],
+    passed: Sequence[Observation],
+    budget: CallBudget,
 ) -> Cause | None:
-    """What probes of the failing recipes say."""
+    """What probes of the failing recipes say, and the line of the file that is wrong first."""
     solve = SOLVED.get(implementation.operation.name)
     if solve and (cause := solve(observed)):
         return cause
+    told = probe(implementation, observed, budget)
+    if told is None:
+        return None
+    words, o = told
+    line = first_wrong_line(implementation, observed, passed, budget)
+    return Cause(words + line).seen_in(o.case)
+
+
+def probe(
+    implementation: Implementation, observed: Sequence[Observation], budget: CallBudget
+) -> tuple[str, Observation] | None:
+    """What is wrong first and where, and the call that shows it."""
     for o in most_telling(observed):
         stage = first_wrong_stage(implementation, o, budget)
         if shows_weights(implementation.operation, o) and (
@@ -72,14 +88,13 @@ def localize(
                 words = (
                     say.AND_STAGE.format(outputs=told, stage=stage[1]) if stage and beside else ""
                 )
-                return Cause(words or told.words).seen_in(o.case)
+                return words or told.words, o
         where = describe_wrong_outputs(observed)
         if where and stage:
-            words = say.AND_STAGE.format(outputs=where, stage=stage[1])
-            return Cause(words).seen_in(o.case)
+            return say.AND_STAGE.format(outputs=where, stage=stage[1]), o
         break
     where = describe_wrong_outputs(observed)
-    return Cause(where).seen_in(most_telling(observed)[0].case) if where else None
+    return (where, most_telling(observed)[0]) if where else None
 
 
 def shows_weights(operation: Operation, o: Observation) -> bool:

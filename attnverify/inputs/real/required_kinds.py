@@ -112,7 +112,8 @@ def _of_tiles(op: Operation) -> Iterator[Recipe]:
     """
     A mask where tiles divide the sizes; whole hidden tiles, before and behind the others: what
     underflows where they set a running maximum to 0 that is never lowered, and the same of usual
-    numbers, which tells it from what hidden tiles break alone.
+    numbers, which tells it from what hidden tiles break alone. Rows far below 0 without a mask:
+    what stands behind the last key is 0, far above them.
     """
     for N, M, pattern, form in () if op.traits.parameters or not op.mask else DIVIDED:
         mask = {"pattern": pattern, "axes": op.traits.mask_axes[0], "seed": 1}
@@ -122,6 +123,8 @@ def _of_tiles(op: Operation) -> Iterator[Recipe]:
         for pattern, family in product(BLOCKS, (FAR[0], "normal")):
             mask = {"pattern": pattern, "axes": "N M", "form": "bool", "seed": 1}
             yield replace(fixed_recipe(op, TILED, family), mask=mask)
+    if op.is_attention or op.shares_keys:
+        yield fixed_recipe(op, SIZES, FAR[0])
 
 
 def told_apart(recipe: Recipe) -> Recipe:

@@ -1,10 +1,19 @@
 """Where something is wrong, axis by axis: what repeats is told by its period."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from attnverify.backends.implementation import Implementation
+from attnverify.backends.loader import load
+from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.whereabouts.first_line import first_wrong_line
 from attnverify.diagnosis.whereabouts.outputs import describe_repeated
 from attnverify.diagnosis.whereabouts.places import describe_indices
+from attnverify.inputs.real.required_kinds import required_cases
+from attnverify.judge.observation import Observation, observe, passed_observation
+from tests.reports.test_causes import sort_draws
 
 
 @pytest.mark.parametrize(
@@ -33,3 +42,60 @@ def test_what_comes_again_is_told_where_the_right_answer_has_it_not() -> None:
     assert describe_repeated([(again, rows), (rows, rows)], "ND") == ""
     assert describe_repeated([(again, rows), (2 * alike, alike)], "ND") == ""
     assert describe_repeated([(again, rows)], "ND") == ""
+
+
+IN_A_HELPER = """
+import numpy as np
+FEATURES = {"mask": False, "dropout": False, "gradient": False}
+
+def lowered(scores):
+    return scores - (np.abs(scores) > 2) * scores.dtype.type(0.5)
+
+def scaled_dot_product_attention(query, key, value):
+    logits = query @ key.mT * query.dtype.type(query.shape[-1] ** -0.5)
+    scores = lowered(logits)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return shares / shares.sum(-1, keepdims=True) @ value
+"""
+IN_LOOPS = """
+import numpy as np
+FEATURES = {"mask": False, "dropout": False, "gradient": False}
+
+def scaled_dot_product_attention(query, key, value):
+    output = np.empty(query.shape[:-1] + value.shape[-1:], query.dtype)
+    for b, h in np.ndindex(query.shape[:2]):
+        scores = key[b, h] @ query[b, h].T / np.sqrt(query.dtype.type(query.shape[-1]))
+        scores = np.exp(scores - scores.max(0))
+        weights = scores / scores.sum(0)
+        output[b, h] = weights.T @ value[b, h] * (1 + (weights.max() > 0.9) / query.dtype.type(7))
+    return output
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (IN_A_HELPER, "`scores` (line 4) is `score` of the specification, but what `lowered` "
+         "returns (line 5) is not `score`"),
+        (IN_LOOPS, "`weights` (line 9) is `weights` of the specification, but what "
+         "`scaled_dot_product_attention` returns (line 11) is not `output`"),
+    ],
+)  # fmt: skip
+def test_the_first_line_that_differs_is_told(text: str, words: str, tmp_path: Path) -> None:
+    """Variables by their values: the scores of the loop lie transposed, one head at a time."""
+    own, wrong, right = seen_of(text, tmp_path)
+    assert words in first_wrong_line(own, wrong, right, CallBudget())
+
+
+def test_nothing_is_told_of_calls_that_all_fail(tmp_path: Path) -> None:
+    own, wrong, _ = seen_of(IN_A_HELPER, tmp_path)
+    assert first_wrong_line(own, wrong, [], CallBudget()) == ""
+
+
+def seen_of(text: str, folder: Path) -> tuple[Implementation, list[Observation], list[Observation]]:
+    """A file's implementation, and what its calls have shown that fail and that pass."""
+    path = folder / "mine.py"
+    path.write_text(text.lstrip())
+    (own,) = load(str(path)).implementations
+    failing, passing = sort_draws(own, required_cases(own.operation.name))
+    return own, observe(own, failing), [passed_observation(own, case) for case in passing]

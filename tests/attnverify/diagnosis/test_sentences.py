@@ -293,6 +293,27 @@ TEXTS: dict[str, Filled] = {
         {"outputs": "wrong: the output", "stage": "the dropout: right where nothing is dropped"},
         "wrong: the output; what is wrong first: the dropout: right where nothing is dropped",
     ),
+    "AGREES": (
+        {"name": "`s`", "line": 9, "law": "`score`"},
+        "`s` (line 9) is `score` of the specification, but ",
+    ),
+    "FIRST_LINE": (
+        {
+            "before": "`s` (line 9) is `score` of the specification, but ",
+            "name": "`p`",
+            "line": 12,
+            "law": "`weights`",
+        },
+        "; `s` (line 9) is `score` of the specification, but `p` (line 12) is not `weights`, as "
+        "it is in calls that pass",
+    ),
+    "FIRST_LINE_ALONE": (
+        {"name": "what `scores` returns", "line": 9, "law": "`score`"},
+        "; what `scores` returns (line 9) is not `score` of the specification, as it is in calls "
+        "that pass",
+    ),
+    "VARIABLE": ({"name": "s"}, "`s`"),
+    "RETURNED": ({"function": "scores"}, "what `scores` returns"),
     "BIASES_ALONE": ({}, "the scores are their biases alone"),
     "ALL_EQUAL": ({}, "all scores are equal"),
     "LIST": ({"most": "query, key", "last": "mask"}, "query, key and mask"),

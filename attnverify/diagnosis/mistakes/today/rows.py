@@ -53,7 +53,7 @@ def recomputed_mistakes(known: set[str]) -> Iterator[Mistake]:
         if RECOMPUTED.issuperset(steps):
             yield words + IN_BACKWARD, partial(in_backward_alone, np.inf, steps)
         if "visible" in steps:
-            weighed = f"{words}{IN_BACKWARD}, by rows that saw no key too"
+            weighed = f"{words.partition(':')[0]}{IN_BACKWARD}, by rows that saw no key too"
             yield weighed, partial(in_backward_alone, 0.0, steps)
 
 
