@@ -146,6 +146,10 @@ FIRST_LINE = "; {before}{name} (line {line}) is not {law}, as it is in calls tha
 FIRST_LINE_ALONE = (
     "; {name} (line {line}) is not {law} of the specification, as it is in calls that pass"
 )
+LAST_LINE = (
+    "; the last variable that is right in calls that fail is {name} (line {line}), {law} of the "
+    "specification"
+)
 VARIABLE = "`{name}`"
 RETURNED = "what `{function}` returns"
 

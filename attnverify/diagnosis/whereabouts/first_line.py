@@ -4,7 +4,7 @@ The first line of a file whose variables differ from the specification's.
 What the variables of a file hold in a call, line by line, is held against what those of the
 specification's own text hold in the same call. A variable that equals one of them in every call
 that passes, and does not in those that fail, is where the two part; what was computed before it
-agrees. Nothing is said of what equals none, nor of a file that computes elsewhere (a kernel).
+agrees. Where all calls fail, the last variable is told that the specification has too. Nothing is said of what equals none, nor of a file that computes elsewhere (a kernel).
 """
 
 import sys
@@ -167,9 +167,19 @@ def first_wrong_line(
     lines = Counter(x.line for x in found).most_common(1)
     first = [x for x in found for line, times in lines if x.line == line and 2 * times > len(found)]
     if not first:
-        return ""
+        return last_agreeing(wrong)
     template = say.FIRST_LINE if first[0].before else say.FIRST_LINE_ALONE
     return template.format(**vars(first[0]))
+
+
+def last_agreeing(wrong: Sequence["Looked"]) -> str:
+    """Say which variable of calls that fail is the last that the specification has, or ""."""
+    known, told = known_names(wrong), ""
+    for held in wrong[0].own if wrong else []:
+        names = known.get(held.key)
+        if names and not wrong[0].is_among(held, [*wrong[0].given, *wrong[0].results]):
+            told = say.LAST_LINE.format(line=held.line, name=held.name, law=names[0])
+    return told
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,12 @@ def test_the_first_line_that_differs_is_told(text: str, words: str, tmp_path: Pa
     assert words in first_wrong_line(own, wrong, right, CallBudget())
 
 
-def test_nothing_is_told_of_calls_that_all_fail(tmp_path: Path) -> None:
+def test_of_calls_that_all_fail_the_last_variable_is_told_that_is_right(tmp_path: Path) -> None:
     own, wrong, _ = seen_of(IN_A_HELPER, tmp_path)
-    assert first_wrong_line(own, wrong, [], CallBudget()) == ""
+    told = first_wrong_line(own, wrong, [], CallBudget())
+    assert (
+        "the last variable that is right in calls that fail is `scores` (line 4), `score`" in told
+    )
 
 
 def seen_of(text: str, folder: Path) -> tuple[Implementation, list[Observation], list[Observation]]:

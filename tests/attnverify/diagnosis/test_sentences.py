@@ -312,6 +312,11 @@ TEXTS: dict[str, Filled] = {
         "; what `scores` returns (line 9) is not `score` of the specification, as it is in calls "
         "that pass",
     ),
+    "LAST_LINE": (
+        {"name": "`s`", "line": 9, "law": "`score`"},
+        "; the last variable that is right in calls that fail is `s` (line 9), `score` of the "
+        "specification",
+    ),
     "VARIABLE": ({"name": "s"}, "`s`"),
     "RETURNED": ({"function": "scores"}, "what `scores` returns"),
     "BIASES_ALONE": ({}, "the scores are their biases alone"),
