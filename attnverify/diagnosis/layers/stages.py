@@ -32,6 +32,7 @@ def layer_stage_mistakes(operation: Operation) -> Iterator[Mistake]:
             yield words, with_hooks(hooks)
     if takes(operation, "norm") and "mems" not in operation.arguments:
         yield "the layer's input x added behind the feed-forward, not its input", of_the_input
+        yield OF_ATTENTION, fed_by_attention
     if {"query", "key", "value"} <= set(operation.arguments):
         for one, other in permutations(PARTS, 2):
             words = ANOTHERS.format(one=one, other=other)
@@ -43,6 +44,25 @@ def of_the_input(operation: Operation, inputs: Inputs) -> Any:
     """A second residual that begins where the first does."""
     feed = partial(layers.feed_forward, residual=lambda _, y: inputs["x"] + y)
     return in_stages(operation)(**inputs, feed=feed)
+
+
+OF_ATTENTION = (
+    "a feed-forward whose input is what the attention returns, ahead of residual and norm"
+)
+
+
+def fed_by_attention(operation: Operation, inputs: Inputs) -> Any:
+    """The residual around the feed-forward is the right one."""
+    returned: list[ndarray] = []
+
+    def residual(x: ndarray, y: ndarray) -> ndarray:
+        returned.append(y)
+        return x + y
+
+    def feed(x: ndarray, parameters: Any, eps: float) -> ndarray:
+        return layers.feed_forward(returned[-1], parameters, eps, residual=lambda _, y: x + y)
+
+    return in_stages(operation)(**inputs, residual=residual, feed=feed)
 
 
 def takes(operation: Operation, hook: str) -> bool:

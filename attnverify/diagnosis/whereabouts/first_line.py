@@ -4,7 +4,8 @@ The first line of a file whose variables differ from the specification's.
 What the variables of a file hold in a call, line by line, is held against what those of the
 specification's own text hold in the same call. A variable that equals one of them in every call
 that passes, and does not in those that fail, is where the two part; what was computed before it
-agrees. Where all calls fail, the last variable is told that the specification has too. Nothing is said of what equals none, nor of a file that computes elsewhere (a kernel).
+agrees. Where all calls fail, the last variable is told that the specification has too. Nothing is
+said of what equals none, nor of a file that computes elsewhere (a kernel).
 """
 
 import sys

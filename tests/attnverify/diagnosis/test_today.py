@@ -85,6 +85,11 @@ def weights_over_lse(x: dict[str, Any], s: ndarray) -> ndarray:
     return np.where(seen, np.exp(t - np.where(lse == -np.inf, 0, lse)), 0)
 
 
+def shared_mean(w: ndarray, d_w: ndarray) -> ndarray:
+    total = w.sum(-1, keepdims=True)
+    return (w * d_w).sum(-1, keepdims=True) / np.where(total == 0, 1, total)
+
+
 def backward(kind: str) -> Callable[..., Any]:
     """The gradient by value is the reference's."""
 
@@ -98,6 +103,10 @@ def backward(kind: str) -> Callable[..., Any]:
         d_w = d_w if keep is None else d_w * keep / (1 if kind == "drop back" else 1 - p)
         delta = (w * d_w).sum(-1, keepdims=True)
         delta = delta / x["value"].shape[-1] if kind == "mean" else delta
+        if kind == "halves":
+            cut = -(-w.shape[-1] // 2)
+            parts = [(w[..., :cut], d_w[..., :cut]), (w[..., cut:], d_w[..., cut:])]
+            delta = np.concatenate([0 * a + shared_mean(a, b) for a, b in parts], axis=-1)
         if kind == "scale" and (cap is not None or given is not None):
             raise NotImplementedError("the scale is the kernel's own")
         if kind == "scale":
@@ -119,7 +128,7 @@ def backward(kind: str) -> Callable[..., Any]:
         found[2] = d_value if kind in ("scale", "starts") else found[2]
         found[:2] = d_s @ np.repeat(x["key"], r, 1) * scale, d_key * scale
         found[3:-1] = mask_grad(d_t, x.get("mask"))
-        if x.get("sink") is not None:
+        if x.get("sink") is not None and kind != "halves":
             found[-1] = (own * (d_lse - delta)).sum((0, 2, 3))
         elif len(found) > 3:
             found[3:] = mask_grad(d_t, x.get("mask"))
@@ -147,6 +156,7 @@ BACKWARDS = {
     "sink": "weights sum to 1 without the sink",
     "slope": "leaves out the cap's slope",
     "scale": r"scaled by 1\.1/sqrt\(D\) in place of 1/sqrt\(D\) in the backward pass",
+    "halves": "a delta of each half of the keys alone",
     "starts": "rows aligned at the starts in the backward pass, by rows that saw no key too",
     "drop back": r"gradient of the weights.*not scaled by 1/\(1-p\)",
 }

@@ -72,6 +72,22 @@ def rounded(dtype: Any) -> Callable[[ndarray], ndarray]:
     return lambda x: np.asarray(x).astype(dtype).astype(np.float64)
 
 
+def fed_by_attention(**given: Any) -> Any:
+    """The layer whose feed-forward is given y where it is to be given norm(x + y)."""
+    returned: list[ndarray] = []
+
+    def residual(x: ndarray, y: ndarray) -> ndarray:
+        returned.append(y)
+        return x + y
+
+    def feed(x: ndarray, own: Any, eps: float) -> ndarray:
+        wide = np.maximum(layers.linear(returned[0], own, "ff_in"), 0)
+        y = x + layers.linear(wide, own, "ff_out")
+        return layers.layer_norm(y, own["ff_norm.weight"], own.get("ff_norm.bias"), eps)
+
+    return layers.transformer_xl_layer(**given, residual=residual, feed=feed)
+
+
 half, brain = rounded(np.float16), rounded(ml_dtypes.bfloat16)
 
 
@@ -418,6 +434,9 @@ UNMET: dict[str, Said] = {
                 np.eye(g["num_heads"]), g["query"].shape[-1] // g["num_heads"], 0),
                 g["query"].shape[-1] // g["num_heads"], 1)
             for name in "qkv"}}), r"own columns of the input alone: q_proj, k_proj, v_proj", PLACE),
+    "a feed-forward of what the attention returns": (
+        XL_LAYER, fed_by_attention, r"a feed-forward whose input is what the attention returns",
+        PLACE),
     "no bias in out_proj": (
         MHA, changed(layers.multi_head_attention, out_proj__bias=np.zeros_like),
         r"out_proj\.bias|no bias on the output", PLACE),

@@ -140,6 +140,16 @@ def in_each_tile(size: int, a: Call, rest: ndarray, top: ndarray) -> ndarray:
     return np.exp(rest - top) * -(-a.seen.shape[-1] // size)
 
 
+def delta_of_tiles(size: int, a: Call, w: ndarray, d_w: ndarray, output: ndarray) -> ndarray:
+    """For each tile of keys, each half for 0, the delta of its own output."""
+    found, M = np.zeros_like(w), w.shape[-1]
+    step = size or -(-M // 2)
+    for tile in (np.s_[..., at : at + step] for at in range(0, M, step)):
+        share = to_nothing(w[tile].sum(-1, keepdims=True))
+        found[tile] = (w * d_w)[tile].sum(-1, keepdims=True) / share
+    return found
+
+
 def of_one_head(place: int, a: Call, y: ndarray) -> ndarray:
     B, H = y.shape[:2]
     return y.reshape(B, H // a.share, a.share, *y.shape[2:])[:, :, place]
@@ -292,6 +302,13 @@ BACKWARDS: tuple[tuple[str, str, Steps], ...] = (
      {"delta": lambda a, w, d_w, out: np.roll(LAW["delta"](a, w, d_w, out), 1, 1)}),
     ("query", "a delta added, not subtracted",
      {"delta": lambda a, w, d_w, out: -LAW["delta"](a, w, d_w, out)}),
+    *(
+        ("query", words, {"delta": partial(delta_of_tiles, size)})
+        for words, size in (
+            ("a delta of each half of the keys alone", 0),
+            *((f"a delta of each tile of {size} keys alone", size) for size in (8, *TILES)),
+        )
+    ),
     ("sink", "a delta over weights that sum to 1 without the sink",
      {"delta": lambda a, w, d_w, out: (
          LAW["delta"](a, w, d_w, out) / to_nothing(w.sum(-1, keepdims=True)))}),
