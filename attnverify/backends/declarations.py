@@ -35,6 +35,9 @@ FLOAT_MASK = "float mask"
 NO_FLOAT_MASK = f"{TAKES_NO}{FLOAT_MASK}: "
 """The reason where a file raises an error for every one of them, before the error."""
 
+TAKES_AXES = "takes arrays of "
+"""The reason where a file raises an error for arrays of other numbers of axes, before these."""
+
 
 @dataclass(frozen=True)
 class Declarations:

@@ -39,6 +39,8 @@ class Backend:
     alone    of each function that was asked whether it returns no second result (is_alone)
     refusing  of each that raised an error for a float mask whether it does for all of them, and for
              no boolean one
+    taken    of each that raised an error for so many axes how many it takes, "" where that is no
+             question of their number
     """
 
     name: str
@@ -70,6 +72,7 @@ class Backend:
     unjudged: dict[str, list[str]] = field(default_factory=dict)
     alone: dict[str, bool] = field(default_factory=dict)
     refusing: dict[str, bool] = field(default_factory=dict)
+    taken: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

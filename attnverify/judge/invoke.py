@@ -20,6 +20,7 @@ from attnverify.backends.declarations import (
     NO_FLOAT_MASK,
     NO_GRADIENT,
     STRICT,
+    TAKES_AXES,
     features_of,
 )
 from attnverify.backends.implementation import Implementation
@@ -125,6 +126,8 @@ def call(
         told = f"raised {describe_error(error)}"
         if speaks_of_types(error) and refuses_float_masks(implementation, arguments):
             raise Unsupported(f"{NO_FLOAT_MASK}{told}") from None
+        if counts_axes(error) and (taken := axes_taken(implementation, arguments)):
+            raise Unsupported(f"{TAKES_AXES}{taken} axes alone: {told}") from None
         if type(error).__module__ in COMPILERS:
             raise NotCompiled(told, last_words(error)) from error
         raise Disagreement(told, f"raised {type(error).__name__}") from error
@@ -159,6 +162,41 @@ def refuses_float_masks(implementation: Implementation, arguments: Inputs) -> bo
             return False
         known[own] = not any(answers(implementation, arguments | {name: one}) for one in others)
     return known[own]
+
+
+def counts_axes(error: BaseException) -> bool:
+    """Tell whether an error is of a function that unpacks a shape or asserts how long it is."""
+    return isinstance(error, AssertionError) or "values to unpack" in str(error)
+
+
+def axes_taken(implementation: Implementation, arguments: Inputs) -> str:
+    """
+    Name how many axes the arrays must have that a user's function answers, of an operation that
+    asks for no number of them, where it raises an error for these; "" where it answers none. It is
+    asked once for each number.
+    """
+    known, own = implementation.backend.taken, implementation.asked_as
+    axes = implementation.operation.axes
+    names = [name for name, x in axes.items() if x.startswith("...") and name in arguments]
+    if implementation.backend.declared is STRICT or not names:
+        return ""
+    given = arguments[names[0]].ndim
+    if (own, given) not in known:
+        known[own, given] = ""  # what is called meanwhile does not ask
+        masks = dict.fromkeys({"mask", "keep"} & {*arguments})
+        plain = arguments | masks
+        others = {
+            count: {name: with_axes(plain[name], count) for name in names} for count in (2, 3, 4, 5)
+        }
+        found = [str(n) for n, new in others.items() if answers(implementation, plain | new)]
+        known[own, given] = " or ".join(found) if str(given) not in found else ""
+    return known[own, given]
+
+
+def with_axes(x: Any, count: int) -> Any:
+    """The same with so many axes: of the leading ones, the first holds all or is left."""
+    rows = x.reshape(-1, *x.shape[-2:])
+    return rows[0] if count < 3 else rows.reshape(-1, *(1,) * (count - 3), *x.shape[-2:])
 
 
 def answers(implementation: Implementation, arguments: Inputs) -> bool:

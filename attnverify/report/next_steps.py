@@ -15,6 +15,7 @@ from attnverify.backends.declarations import (
     FLOAT_MASK,
     NO_FLOAT_MASK,
     NO_GRADIENT,
+    TAKES_AXES,
     TAKES_NO,
     Declarations,
 )
@@ -265,7 +266,19 @@ def describe_right(
         + (f"; {name_dtypes(left)} not judged" if left else "")
         + (f"; it {', '.join(inside)}" if inside else "")
         + (f"; {TAKES_NO}{FLOAT_MASK}" if refuses else "")
+        + "".join(f"; {words}" for words in takes_axes(answers))
     )
+
+
+def takes_axes(tallies: list[dict[str, Any]]) -> list[str]:
+    """Say how many axes arrays must have: ``rel_shift takes arrays of 4 axes alone``."""
+    found = {
+        tally["implementation"]: why.partition(":")[0]
+        for tally in tallies
+        for why in [*tally.get("reasons", ()), tally["reason"]]
+        if why.startswith(TAKES_AXES)
+    }
+    return [f"{name} {told}" for name, told in found.items()]
 
 
 def name_dtypes(tallies: list[dict[str, Any]]) -> str:

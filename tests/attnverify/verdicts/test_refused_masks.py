@@ -1,6 +1,6 @@
 """
 A function that raises an error for every float mask takes none: that is told with the line to add,
-and what it does take is judged.
+and what it does take is judged. So is one that unpacks a shape of so many axes.
 """
 
 from pathlib import Path
@@ -70,3 +70,33 @@ def test_what_raises_otherwise_than_for_every_float_mask_alone_is_wrong(refusal:
 def test_who_says_that_it_takes_float_masks_is_held_to_it() -> None:
     done = run_of("assert mask.dtype == bool", 'FEATURES = {"float mask": True}\n')
     assert done.status == 1 and "takes no float mask" not in done.output
+
+
+SHIFT = """
+import numpy as np
+
+def rel_shift(x):
+    REFUSAL
+    *lead, n, m = x.shape
+    padded = np.concatenate([np.zeros((*lead, n, 1), x.dtype), x], -1)
+    return padded.reshape(*lead, m + 1, n)[..., 1:, :].reshape(*lead, n, m)FAULT
+"""
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fault", "told"),
+    [
+        ("b, h, n, m = x.shape", "", "; rel_shift takes arrays of 4 axes alone"),
+        ("assert x.ndim == 3", "", "; rel_shift takes arrays of 3 axes alone"),
+        ("assert x.ndim > 3", "", "; rel_shift takes arrays of 4 or 5 axes alone"),
+        ("b, h, n, m = x.shape", " * x.dtype.type(1.01)", "mine.py: wrong in float32"),
+        ("assert x.shape[0] > 1", "", "mine.py: wrong in float32: raised AssertionError"),
+        ("raise ValueError('never')", "", "mine.py: wrong in float32: raised ValueError"),
+    ],
+)
+def test_a_function_of_so_many_axes_is_judged_by_these(refusal: str, fault: str, told: str) -> None:
+    """A helper of a layer is found by its name, and written for the layer's own arrays."""
+    Path("mine.py").write_text(SHIFT.replace("REFUSAL", refusal).replace("FAULT", fault))
+    done = judged("mine.py", *LINE)
+    assert told in " ".join(done.output.split()), done.output
+    assert done.status == ("wrong" in told)

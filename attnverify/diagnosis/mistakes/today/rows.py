@@ -150,6 +150,10 @@ def delta_of_tiles(size: int, a: Call, w: ndarray, d_w: ndarray, output: ndarray
     return found
 
 
+def in_tiles(size: int) -> Steps:
+    return {"delta": partial(delta_of_tiles, size)}
+
+
 def of_one_head(place: int, a: Call, y: ndarray) -> ndarray:
     B, H = y.shape[:2]
     return y.reshape(B, H // a.share, a.share, *y.shape[2:])[:, :, place]
@@ -303,7 +307,7 @@ BACKWARDS: tuple[tuple[str, str, Steps], ...] = (
     ("query", "a delta added, not subtracted",
      {"delta": lambda a, w, d_w, out: -LAW["delta"](a, w, d_w, out)}),
     *(
-        ("query", words, {"delta": partial(delta_of_tiles, size)})
+        ("query", words, in_tiles(size))
         for words, size in (
             ("a delta of each half of the keys alone", 0),
             *((f"a delta of each tile of {size} keys alone", size) for size in (8, *TILES)),
