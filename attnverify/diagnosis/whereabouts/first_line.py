@@ -28,6 +28,7 @@ from attnverify.catalogue.pytrees import leaves
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.call_budget import CallBudget
 from attnverify.inputs.masks import scores_shape
+from attnverify.judge.comparison import is_within
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, observe_answer
 from attnverify.precision import FORMATS
@@ -142,19 +143,13 @@ def agree(own: ndarray, law: ndarray, share: float) -> bool:
     if in_any_order(own) != in_any_order(law):
         return False
     finite = law[np.isfinite(law)]
-    far = share * np.abs(finite).max(initial=0.0)
+    bound = np.full(law.shape, share * np.abs(finite).max(initial=0.0))
     forms = [own, 1 - own] if set(np.unique(own)) <= {0.0, 1.0} else [own]
     return any(
-        form.transpose(order).shape == law.shape and is_near(form.transpose(order), law, far)
+        form.transpose(order).shape == law.shape and is_within(form.transpose(order), law, bound)
         for form in forms
         for order in permutations(range(own.ndim))
     )
-
-
-def is_near(own: ndarray, law: ndarray, far: float) -> bool:
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        near = (own == law) | (np.abs(own - law) <= far) | (np.isnan(own) & np.isnan(law))
-    return bool(near.all())
 
 
 def first_wrong_line(
