@@ -17,19 +17,23 @@ from attnverify.inputs.memory_layouts import arrange
 from attnverify.inputs.recipe import layout_kinds
 from attnverify.judge.observation import Observation
 
-ARGUMENTS = ("query", "key", "value", "x", "score", "d_output")
+ARGUMENTS = (
+    *("query", "query_rope", "key", "value", "key_pages", "value_pages", "latent", "key_rope"),
+    *("x", "score", "outputs", "d_output"),
+)
+TOGETHER = ("key", "value"), ("key_pages", "value_pages")
+"""What a kernel reads by one function."""
 
 
 def stride_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observation], Any]]]:
-    """Words and function of each mistake: of one argument, and of all arrays."""
+    """Words and function of each mistake: of one argument, of two that go together, of all."""
     known = ARGUMENTS if operation.outside is None else operation.outside.floats
     names = [name for name in known if name in operation.arguments]
+    several = (*(each for each in TOGETHER if {*each} <= {*names}), tuple(names))
     for words, read in READINGS.items():
-        for name in names:
-            yield f"{name} read {words}", partial(with_reading, operation, (name,), read)
-        if len(names) > 1:
-            told = f"{', '.join(names[:-1])} and {names[-1]}"
-            yield f"{told} read {words}", partial(with_reading, operation, tuple(names), read)
+        for each in dict.fromkeys((*((name,) for name in names), *several)):
+            told = " and ".join(filter(None, (", ".join(each[:-1]), *each[-1:])))
+            yield f"{told} read {words}", partial(with_reading, operation, each, read)
 
 
 def from_first_element(x: ndarray) -> ndarray:
@@ -46,12 +50,28 @@ def from_first_element(x: ndarray) -> ndarray:
     return base.reshape(-1)[start : start + x.size].reshape(x.shape)
 
 
+def end_to_end(x: ndarray) -> ndarray:
+    """
+    What lies where each part of the first axis followed the one before it; raises beyond the end.
+    """
+    base = x
+    while isinstance(base.base, ndarray):
+        base = base.base
+    start = (x.ctypes.data - base.ctypes.data) // x.itemsize
+    steps = [stride // x.itemsize for stride in x.strides]
+    if x.ndim > 1:
+        steps[0] = x.shape[1] * steps[1]
+    places = sum(np.ogrid[tuple(map(slice, x.shape))][k] * step for k, step in enumerate(steps))
+    return np.take(base.reshape(-1), start + places)
+
+
 READINGS: dict[str, Callable[[ndarray], ndarray]] = {
     "in the order of memory, its strides forgotten": lambda x: x.ravel(order="K").reshape(x.shape),
     "as if it were contiguous, its strides forgotten": from_first_element,
     "as if it were contiguous, gaps in its memory forgotten": lambda x: (
         x if np.may_share_memory(x.ravel(order="K"), x) else from_first_element(x)
     ),
+    "as if the parts of its first axis lay end to end": end_to_end,
 }
 
 

@@ -20,6 +20,7 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.inputs.conditions import SENTENCES, field_of, is_absent, parse_condition
 from attnverify.inputs.measures.scores import Case, hidden_score_lead, largest_score, lowest_row
 from attnverify.inputs.memory_layouts import LAYOUTS
+from attnverify.inputs.recipe import layout_kinds
 
 MOST_CONDITIONS = 3
 JOINT = 5
@@ -95,7 +96,8 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
     own = sorted(shared - {*known}) if is_outside else []
     letters = [letter for letter in (*known, *own) if letter in shared]
     arrays = failing[0].inputs.items()
-    names = ("an input", *(name for name, x in arrays if isinstance(x, ndarray)))
+    named = [name for name, x in arrays if isinstance(x, ndarray)]
+    names = ("an input", *(named if any(map(lie_apart, failing)) else []))
     yield from ((OFTEN_TRUE.get(text, 3), text) for text in SENTENCES)
     for one, two in combinations(letters, 2):
         is_ordered = any(kind.issuperset((one, two)) for kind in KINDS)
@@ -137,6 +139,11 @@ def candidates(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[tup
                 *([measure(case) for case in cases] for cases in (failing, passing)),
             )
         )
+
+
+def lie_apart(case: Case) -> bool:
+    """Whether the arrays of a call lie in memory otherwise than each other."""
+    return len({*layout_kinds(case.recipe, len(case.inputs))}) > 1
 
 
 KINDS = tuple(map(frozenset, ("NMSP", "DEFQKA")))

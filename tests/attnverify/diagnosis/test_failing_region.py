@@ -307,3 +307,13 @@ def test_what_is_not_contiguous_is_a_condition(kind: str, has_gaps: bool) -> Non
     sizes = recipe.sizes | {"B": 2, "H": 3, "N": 5, "D": 4}
     case = case_of(replace(recipe, sizes=sizes, layout={"kind": kind, "seed": 0}), "float32")
     assert parse_condition("query is not contiguous")(case) is has_gaps
+
+
+def test_an_array_is_named_where_others_lie_otherwise_alone() -> None:
+    """Where all inputs are laid out alike, no draw has told which of them matters."""
+    recipe = draw_recipes("scaled_dot_product_attention", "any", 1, 0)[0]
+    for kind, tells in (("transposed", False), ("mixed", True)):
+        case = case_of(replace(recipe, layout={"kind": kind, "seed": 0}), "float32")
+        texts = {text for _, text in candidates([case], [case])}
+        assert ("key is not contiguous" in texts) is tells
+        assert "an input is not contiguous" in texts

@@ -258,14 +258,30 @@ def at_the_longest(**x: Any) -> Any:
     return GROUPED.reference(**x | {"lengths": None, "offset": offset, "mask": mask})
 
 
+def end_to_end(**x: Any) -> Any:
+    """Page p of a pool is taken to begin p W slots behind its first number."""
+    pools = {name: x[name] for name in ("key_pages", "value_pages")}
+    for name, pool in pools.items():
+        base = pool
+        while isinstance(base.base, ndarray):
+            base = base.base
+        steps = pool.shape[1] * pool.strides[1], *pool.strides[1:]
+        first = pool.ctypes.data - base.ctypes.data
+        flat = base.reshape(-1).view(np.uint8)[first:].view(pool.dtype)
+        pools[name] = np.lib.stride_tricks.as_strided(flat, pool.shape, steps)
+    return CATALOGUE["paged_attention"].reference(**x | pools)
+
+
 @pytest.mark.parametrize(
     ("operation", "function", "words"),
     [
+        ("paged_attention", end_to_end,
+         "key_pages and value_pages read as if the parts of its first axis lay end to end"),
         ("paged_attention", without_full_page, "the last page lost where it is full"),
         ("grouped_attention", at_the_longest, "multiples of the longest length"),
     ],
-)
-def test_lengths_taken_otherwise_are_told(
+)  # fmt: skip
+def test_what_is_taken_otherwise_is_told(
     operation: str, function: Callable[..., Any], words: str
 ) -> None:
     own = implementation_of(operation, function)
