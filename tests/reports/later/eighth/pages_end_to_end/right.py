@@ -7,7 +7,6 @@ FEATURES = {"gradient": False}
 
 def load_block(cache, physical_block, head, rows):
     """The first rows of one head of a block, by the strides of the cache."""
-    cache.shape[1]
     stride_block, stride_slot, stride_head, stride_dim = cache.stride()
     base = cache.storage_offset() + head * stride_head
     base += physical_block * stride_block
