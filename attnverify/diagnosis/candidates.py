@@ -21,7 +21,12 @@ from attnverify.diagnosis.layers.stages import layer_stage_mistakes
 from attnverify.diagnosis.mistakes.arithmetic import rounding_mistakes
 from attnverify.diagnosis.mistakes.everywhere import common_mistakes
 from attnverify.diagnosis.mistakes.gradients import delta_mistakes, gradient_mistakes
-from attnverify.diagnosis.mistakes.stages import overflowing_beside, stage_mistakes, unguarded
+from attnverify.diagnosis.mistakes.stages import (
+    averaged_or_nan,
+    overflowing_beside,
+    stage_mistakes,
+    unguarded,
+)
 from attnverify.diagnosis.mistakes.strides import arranged_inputs, stride_mistakes, widened
 from attnverify.diagnosis.mistakes.today.rows import todays_mistakes
 from attnverify.diagnosis.tiles.scores import tile_mistakes
@@ -97,6 +102,7 @@ def candidates(operation: str) -> tuple[Candidate, ...]:
     ]
     if op.is_staged:
         found += [from_change(op, words, change) for words, change in stage_mistakes(op)]
+        found += [at_once(op, *both) for both in averaged_or_nan(op)]
     if op.is_staged and not op.is_score:
         found += [from_change(op, words, change) for words, change in tile_mistakes()]
     of_layers = (*layer_mistakes(op), *layer_stage_mistakes(op))
@@ -133,11 +139,14 @@ def pairs(operation: str) -> tuple[Candidate, ...]:
         *(overflowing_beside(op) if op.is_staged else ()),
         *combinations(changes, 2),
     )
-    found = (
-        from_change(op, say.BOTH.format(one=one, other=other), combined(first, then), (one, other))
-        for (one, first), (other, then) in both
-    )
-    return tuple(found)
+    return tuple(at_once(op, *pair) for pair in both)
+
+
+def at_once(operation: Operation, one: tuple[str, Change], other: tuple[str, Change]) -> Candidate:
+    """Two changes, the first before the second."""
+    (words, first), (more, then) = one, other
+    told = say.BOTH.format(one=words, other=more)
+    return from_change(operation, told, combined(first, then), (words, more))
 
 
 def combined(first: Change, then: Change) -> Change:

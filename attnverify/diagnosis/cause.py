@@ -30,11 +30,12 @@ class Explanation:
         whatever number hidden scores stand.
         """
         forward = words.replace(IN_BACKWARD, "")
-        return cls(AT_A_NUMBER if forward.startswith(AT_A_NUMBER) else forward, words)
+        return cls(AT_A_NUMBER if forward.startswith(HIDES_AT) else forward, words)
 
 
 IN_BACKWARD = " in the backward pass"
 AT_A_NUMBER = "hidden scores at "
+HIDES_AT = AT_A_NUMBER, "keys that a boolean mask hides at "
 
 
 @dataclass(frozen=True)

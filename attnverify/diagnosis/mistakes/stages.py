@@ -20,6 +20,7 @@ from attnverify.conventions.stage_changes import behind_causal, float_mask
 from attnverify.diagnosis.mistakes.arithmetic import describe_rounding
 from attnverify.diagnosis.mistakes.gradients import dropped_for_weights
 from attnverify.diagnosis.mistakes.sentinels import (
+    NUMBERS,
     Sentinel,
     no_lower_than,
     sentinel_mistakes,
@@ -272,12 +273,20 @@ def normaliser_without(key: int, empty: float) -> Change:
     return lambda s: replace(s, weigh=weigh)
 
 
-def averaged_or_nan(number: float, s: StagedAttention) -> StagedAttention:
-    """Return a number for what a boolean mask hides, and NaN where other rows are all -inf."""
-    s, seen = replace(s, empty=np.nan), s.visible
+def hidden_at(number: float, s: StagedAttention) -> StagedAttention:
+    """Return a number for what a boolean mask hides."""
+    seen = s.visible
     if boolean_mask(s) is None:
         return s
     return replace(s, visible=None, rescore=lambda score: np.where(seen, score, number))
+
+
+def averaged_or_nan(operation: Operation) -> Iterator[tuple[tuple[str, Change], ...]]:
+    """A number for what a boolean mask hides, and NaN where other rows are all minus infinity."""
+    if FLOATS(operation):
+        nan = EMPTIED[0], partial(replace, empty=np.nan)
+        for number in NUMBERS:
+            yield (BOOLEAN_AT.format(number=number), partial(hidden_at, number)), nan
 
 
 def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
@@ -528,6 +537,11 @@ ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], 
 )
 """What is rounded, and the field of PRECISION that says so: inputs such as masks have none."""
 
+BOOLEAN_AT = "keys that a boolean mask hides at {number:g}, which is a number"
+EMPTIED: tuple[str, Change] = (
+    "NaN in rows that a float mask empties",
+    partial(float_mask, lambda s: replace(s, empty=np.nan)),
+)
 STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (VALUED, "keys that are read from M - N on, the first query's own, the earlier ones left out",
      from_the_offset),
@@ -539,9 +553,8 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         for number in (-1e4, -1e9)
     ),
     *(
-        (FLOATS, f"keys that a boolean mask hides at {number:g}, which is a number, and NaN in "
-         "rows that a float mask empties", partial(averaged_or_nan, number))
-        for number in (-1e4, -1e9)
+        (FLOATS, BOOLEAN_AT.format(number=number), partial(hidden_at, number))
+        for number in NUMBERS
     ),
     *(
         (MASKED, "a mask of which True means hidden beside rows without keys found by the mask as "
@@ -560,8 +573,7 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
     (FLOATS, "a float mask multiplied with the scores in place of added",
      partial(float_mask, lambda s: s if s.bias is None else replace(s, bias=None,
       rescore=lambda score: score * s.bias))),
-    (FLOATS, "NaN in rows that a float mask empties",
-     partial(float_mask, lambda s: replace(s, empty=np.nan))),
+    (FLOATS, *EMPTIED),
     (ANY, "scores below 0 taken for 0",
      lambda s: replace(s, rescore=lambda score: np.maximum(score, 0.0))),
     (ANY, "scores of 0 taken for hidden", lambda s: replace(s, weigh=lambda score,

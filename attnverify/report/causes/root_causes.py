@@ -242,7 +242,13 @@ def say_by_more(sign: Symptom, signs: list[Symptom]) -> Symptom:
     return Symptom(sign.tally, replace(sign.finding, cause=replace(cause, explanations=own)))
 
 
-SHOWS_TOO = {"rows that see no key averaging all values": AT_A_NUMBER}
+EMPTIED = "NaN in rows that a float mask empties"
+SHOWS_TOO = {
+    "rows that see no key averaging all values": AT_A_NUMBER,
+    "NaN in rows that see no key": EMPTIED,
+    "NaN in rows that see no key, which reaches hidden keys too": EMPTIED,
+    f"{EMPTIED}, which reaches hidden keys too": EMPTIED,
+}
 """What shows another mistake too, by the name of that one."""
 
 

@@ -211,7 +211,32 @@ PLACE = r"(row|key|column|head) \d+ alone|last head|temperature"
 BY_D, UNSCALED, INVERTED = r"scaled by 1/D|D\^-1\b", r"not scaled|scale", r"True means hidden"
 KEPT, TOP_LEFT = r"kept weights that are not scaled", r"top-left causal"
 
+
+def filled(number: float) -> Callable[..., Any]:
+    """Boolean masks fill with a number, float ones are added: softmax as in a textbook."""
+
+    def kernel(
+        query: ndarray, key: ndarray, value: ndarray, mask: Any = None, keep: Any = None,
+        p: float = 0.0,
+    ) -> Any:  # fmt: skip
+        score = query @ key.mT * query.shape[-1] ** -0.5
+        if mask is not None:
+            score = np.where(mask, score, number) if mask.dtype == bool else score + mask
+        with np.errstate(invalid="ignore"):
+            e = np.exp(score - score.max(-1, keepdims=True))
+            weights = e / e.sum(-1, keepdims=True)
+        return (weights if keep is None else np.where(keep, weights / (1 - p), 0)) @ value
+
+    return kernel
+
+
+FILLED = r"boolean mask hides at {},", r"NaN in rows that a float mask empties"
 TWO: dict[str, Said] = {
+    **{
+        f"masks filled with {number:g}": (
+            SDPA, filled(number), (FILLED[0].format(f"{number:g}"), FILLED[1]), PLACE)
+        for number in (-100.0, -1e4)
+    },
     "1/D, a mask inverted": (
         SDPA, sdpa(scale=lambda D: 1 / D, inverted=True), (BY_D, INVERTED), PLACE),
     "no scale, dropout not scaled": (
