@@ -152,6 +152,7 @@ LAST_LINE = (
 )
 VARIABLE = "`{name}`"
 RETURNED = "what `{function}` returns"
+RESULT = "result {place} of `{function}`"
 
 # outputs and where in them
 

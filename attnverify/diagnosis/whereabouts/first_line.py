@@ -97,8 +97,10 @@ def held_in(is_own: Callable[[str], bool], call: Callable[[], object]) -> list[H
             for name, x in tuple(frame.f_locals.items()):
                 keep(say.VARIABLE.format(name=name), x)
             if event == "return":
-                for x in leaves(result):
-                    keep(say.RETURNED.format(function=code.co_name), x)
+                several = [*leaves(result)]
+                for place, x in enumerate(several, 1):
+                    template = say.RETURNED if len(several) == 1 else say.RESULT
+                    keep(template.format(function=code.co_name, place=place), x)
             line = frame.f_lineno
             return follow if next(steps, None) is not None else None
 

@@ -318,6 +318,7 @@ TEXTS: dict[str, Filled] = {
         "specification",
     ),
     "VARIABLE": ({"name": "s"}, "`s`"),
+    "RESULT": ({"function": "attention", "place": 2}, "result 2 of `attention`"),
     "RETURNED": ({"function": "scores"}, "what `scores` returns"),
     "BIASES_ALONE": ({}, "the scores are their biases alone"),
     "ALL_EQUAL": ({}, "all scores are equal"),
