@@ -31,7 +31,7 @@ def stride_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Obser
     names = [name for name in known if name in operation.arguments]
     several = (*(each for each in TOGETHER if {*each} <= {*names}), tuple(names))
     for words, read in READINGS.items():
-        for each in dict.fromkeys((*((name,) for name in names), *several)):
+        for each in dict.fromkeys((*((name,) for name in names), *filter(None, several))):
             told = " and ".join(filter(None, (", ".join(each[:-1]), *each[-1:])))
             yield f"{told} read {words}", partial(with_reading, operation, each, read)
 
