@@ -161,7 +161,8 @@ def first_wrong_line(
     budget: CallBudget,
 ) -> str:
     """Say which line of a file differs first, and from what; "" where nothing shows it."""
-    if implementation.backend.machine is not None or implementation.backend.by_name:
+    backend = implementation.backend
+    if backend.machine is not None or backend.by_name or implementation.operation.exact:
         return ""
     right = [x for o in few(passed)[-CALLS:] for x in looked_into(implementation, o, budget)]
     known = known_names(right)

@@ -62,7 +62,7 @@ import numpy as np
 FEATURES = {"mask": False, "dropout": False, "gradient": False}
 
 def scaled_dot_product_attention(query, key, value):
-    output = np.empty(query.shape[:-1] + value.shape[-1:], query.dtype)
+    output = np.zeros(query.shape[:-1] + value.shape[-1:], query.dtype)
     for b, h in np.ndindex(query.shape[:2]):
         scores = key[b, h] @ query[b, h].T / np.sqrt(query.dtype.type(query.shape[-1]))
         scores = np.exp(scores - scores.max(0))
@@ -80,6 +80,7 @@ def scaled_dot_product_attention(query, key, value):
         (IN_LOOPS, "`weights` (line 9) is `weights` of the specification, but what "
          "`scaled_dot_product_attention` returns (line 11) is not `output`"),
     ],
+    ids=["in a helper", "in loops"],
 )  # fmt: skip
 def test_the_first_line_that_differs_is_told(text: str, words: str, tmp_path: Path) -> None:
     """Variables by their values: the scores of the loop lie transposed, one head at a time."""

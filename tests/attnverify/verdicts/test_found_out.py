@@ -283,7 +283,7 @@ def test_what_is_never_given_is_told_with_one_line_that_has_all_of_it_judged(
     file.write_text(text.format(declared="", diagonal=""))
     (note,) = [note for note in load(str(file)).notes if "not judged" in note]
     line = 'ARGUMENTS = {"is_causal": "causal mask", "keep_mask": "keep"}'
-    assert note.endswith(f"where the mask is causal and as keep: {line}")
+    assert note.endswith(f"where the mask is causal and as keep (True keeps a weight): {line}")
     assert load(str(file)).unjudged == {
         "scaled_dot_product_attention": ["is_causal=True", "keep_mask", "tile"]
     }

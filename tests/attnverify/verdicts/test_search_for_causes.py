@@ -243,7 +243,8 @@ SLIPS: dict[str, dict[str, str]] = {
         "hidden": "scores.masked_fill(~mask | (torch.arange(key.shape[2]) % 64 == 63), -1e30)"
     },
     "a maximum of all rows of all heads": {
-        "weights": "torch.exp(scores - scores.amax()); weights = weights / weights.sum(-1, True)"
+        "weights": "torch.exp(scores - scores.masked_fill(~mask, -torch.inf).amax());"
+        " weights = weights / weights.sum(-1, True)"
     },
 }
 
