@@ -181,7 +181,7 @@ def test_the_names_of_operations_are_those_of_the_catalogue() -> None:
 def test_list_says_what_an_operation_is() -> None:
     lines = verify("list", "alibi_attention").output.splitlines()
     assert "  query      float [B H N D]" in lines
-    assert "  visible    bool [...] or None, by default None (True shows a key)" in lines
+    assert "  visible    bool [...] or None (True shows a key), by default None" in lines
     assert "  -> output  float [B H N E]" in lines
     assert any(line.startswith("  4. With N > M") for line in lines)
     assert any("M keys and values (columns); D width of a query" in line for line in lines)
