@@ -177,7 +177,7 @@ def axes_taken(implementation: Implementation, arguments: Inputs) -> str:
     """
     known, own = implementation.backend.taken, implementation.asked_as
     axes = implementation.operation.axes
-    names = [name for name, x in axes.items() if x.startswith("...") and name in arguments]
+    names = [name for name, x in axes.items() if LEADING.match(x) and name in arguments]
     if implementation.backend.declared is STRICT or not names:
         return ""
     given = arguments[names[0]].ndim
@@ -192,6 +192,10 @@ def axes_taken(implementation: Implementation, arguments: Inputs) -> str:
         is_own = str(given) not in found and found != ["2"]  # of rows alone LAYOUT has a word
         known[own, given] = " or ".join(found) if is_own else ""
     return known[own, given]
+
+
+LEADING = re.compile(r"\.\.\. \w+ \w+$")
+"""The axes of matrices behind any number of others."""
 
 
 def with_axes(x: Any, count: int) -> Any:

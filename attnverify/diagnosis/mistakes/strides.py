@@ -43,26 +43,28 @@ def from_first_element(x: ndarray) -> ndarray:
     """
     if min(x.strides, default=0) < 0:
         return x
-    base = x
-    while isinstance(base.base, ndarray):
-        base = base.base
-    start = (x.ctypes.data - base.ctypes.data) // x.itemsize
-    return base.reshape(-1)[start : start + x.size].reshape(x.shape)
+    memory, start = in_memory(x)
+    return memory[start : start + x.size].reshape(x.shape)
 
 
 def end_to_end(x: ndarray) -> ndarray:
     """
     What lies where each part of the first axis followed the one before it; raises beyond the end.
     """
-    base = x
-    while isinstance(base.base, ndarray):
-        base = base.base
-    start = (x.ctypes.data - base.ctypes.data) // x.itemsize
+    memory, start = in_memory(x)
     steps = [stride // x.itemsize for stride in x.strides]
     if x.ndim > 1:
         steps[0] = x.shape[1] * steps[1]
-    places = sum(np.ogrid[tuple(map(slice, x.shape))][k] * step for k, step in enumerate(steps))
-    return np.take(base.reshape(-1), start + places)
+    places = np.ogrid[tuple(map(slice, x.shape))]
+    return np.take(memory, start + sum(at * step for at, step in zip(places, steps, strict=True)))
+
+
+def in_memory(x: ndarray) -> tuple[ndarray, int]:
+    """All that an array is a part of, in order, and where its first element lies."""
+    base = x
+    while isinstance(base.base, ndarray):
+        base = base.base
+    return base.reshape(-1), (x.ctypes.data - base.ctypes.data) // x.itemsize
 
 
 READINGS: dict[str, Callable[[ndarray], ndarray]] = {

@@ -248,12 +248,12 @@ def looked_into(
     implementation: Implementation, o: Observation, budget: CallBudget
 ) -> Iterator[Looked]:
     """Look into one call, if it is still afforded and answered."""
-    name = Path(parse_source(implementation.backend.source).place).name
+    place = Path(parse_source(implementation.backend.source).place).resolve()
     if not budget.affords(1):
         return
     try:
         own = held_in(
-            lambda file: Path(file).name == name,
+            lambda file: Path(file).name == place.name and Path(file).resolve() == place,
             lambda: observe_answer(implementation, o, o.inputs),
         )
     except (Disagreement, Unsupported):
