@@ -100,3 +100,22 @@ def test_a_function_of_so_many_axes_is_judged_by_these(refusal: str, fault: str,
     done = judged("mine.py", *LINE)
     assert told in " ".join(done.output.split()), done.output
     assert done.status == ("wrong" in told)
+
+
+def test_what_is_refused_for_another_reason_is_no_question_of_axes() -> None:
+    """Without a mask it answers arrays of the same axes: nothing is excused."""
+    Path("mine.py").write_text(UNMASKED)
+    done = judged("mine.py", *LINE)
+    assert done.status == 1 and "axes alone" not in done.output
+
+
+UNMASKED = """
+import numpy as np
+
+def softmax(score, mask=None):
+    assert mask is None
+    top = score.max(-1, keepdims=True)
+    e = np.exp(score - np.where(top == -np.inf, 0, top))
+    total = e.sum(-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
+"""

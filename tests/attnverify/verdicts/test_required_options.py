@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from attnverify import ROOT
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
@@ -15,6 +17,8 @@ from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
+from attnverify.repair.calls import outcome
+from attnverify.verdicts.fitting import fitted_recipes
 from attnverify.verdicts.search import EARLIER, lacked_feature
 from tests.support.judge_text import judged
 from tests.support.quick_search import cell_of, search_quick
@@ -243,3 +247,19 @@ def grouped_attention(query, key, value, soft_cap=None):
 def test_quick_sees_a_tanh_of_two_exponentials_that_overflow(tmp_path: Path) -> None:
     search = search_quick(tmp_path, CAPPED, seed=2, dtype="float32")
     assert search.failing and {"NaN"} >= {*search.failing}
+
+
+PADDED = ROOT / "tests" / "reports" / "later" / "eighth" / "padded_keys_in_the_backward"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("wrong", "NaN"), ("right", "passed")])
+def test_a_row_far_below_0_shows_what_stands_behind_the_last_key(name: str, kind: str) -> None:
+    """No mask is needed for it: padding that a backward pass does not hide is 0, far above it."""
+    own = load(str(PADDED / f"{name}.py")).implementations[-1]
+    (far,) = (
+        recipe
+        for recipe in required_cases(own.operation.name)
+        if recipe.values["family"] == "far_below" and not recipe.mask
+    )
+    (fitted,) = fitted_recipes([far], own.backend.declared.limits)
+    assert own.operation.is_gradient and outcome(own, case_of(fitted, "float32")) == kind
