@@ -70,17 +70,26 @@ class Candidate:
         """A convention before a fault, few words before many."""
         return self.rank, len(self.words)
 
-    def distance(self, seen: Observation) -> float:
-        """How far it is from an observation; inf where it has no answer to the recipe."""
-        if self not in seen.distances:
-            seen.distances[self] = self.distance_anew(seen)
-        return seen.distances[self]
+    def distance(self, seen: Observation, roughly: bool = False) -> float:
+        """
+        How far it is from an observation; inf where it has no answer to the recipe, and where that
+        will do for what is far: ``roughly``.
+        """
+        if self in seen.distances:
+            return seen.distances[self]
+        if roughly and (self, FAR) in seen.distances:
+            return np.inf
+        found = self.distance_anew(seen, roughly)
+        seen.distances[(self, FAR) if roughly and found == np.inf else self] = found
+        return found
 
-    def distance_anew(self, seen: Observation) -> float:
+    def distance_anew(self, seen: Observation, roughly: bool) -> float:
         """The same, computed: one diagnosis asks for most of them several times."""
         try:
             with np.errstate(all="ignore"):
                 answer = self.answer(seen)
+                if roughly and not self.rounds and seen.is_far(answer):
+                    return np.inf
                 return seen.distance_of_most(answer) if self.rounds else seen.distance(answer)
         except Exception:  # a fault may be anything, also one that crashes on such inputs
             return np.inf
@@ -184,7 +193,7 @@ def from_change(
     return Candidate(
         words,
         words,
-        lambda seen: of(seen.inputs, seen.dtype),
+        lambda seen: evaluate(change(seen.stages)),
         rank=2,
         rounds="rounded" in words,
         change=change,
@@ -253,6 +262,8 @@ def where_they_differ(
     return tuple(found)
 
 
+FAR = "far"
+"""Beside a candidate that was only asked roughly."""
 A_FEW = 3
 TWO_ERRORS = 2.0
 """An answer that is within its bound is within twice of it from any other that is."""

@@ -26,6 +26,7 @@ from attnverify.judge.invoke import (
 )
 from attnverify.judge.judging import checked_output
 from attnverify.precision import FORMATS, Precision
+from attnverify.reference.staged_attention import StagedAttention, spec_stages
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Observation:
         """How far candidates are from it, as far as they were asked."""
         return {}
 
+    @cached_property
+    def stages(self) -> StagedAttention:
+        """The stages of an attention as the specification has them, which hundreds change."""
+        return spec_stages(self.case.operation, self.inputs, self.dtype)
+
     @property
     def size(self) -> int:
         """How many numbers go in."""
@@ -79,6 +85,31 @@ class Observation:
             return np.inf
         found = [self.compared(number, other) for number, other in enumerate(others)]
         return max((c.budget if c.passed else max(c.budget, JUST_OUT) for c in found), default=0.0)
+
+    def is_far(self, answer: Any) -> bool:
+        """
+        Tell at once that another answer is beyond several yardsticks, where that is plain whatever
+        it is widened by; False says nothing.
+        """
+        others = self.asked_for(answer)
+        if [x.shape for x in others] != [x.shape for x in self.actual]:
+            return True
+        return any(self.is_plainly_far(number, other) for number, other in enumerate(others))
+
+    def is_plainly_far(self, number: int, other: ndarray) -> bool:
+        """The same of one output, by its largest error and by the largest of all its bounds."""
+        bound = self.bounds[number]
+        if bound is None or bound.shape != other.shape or other.dtype != float or not other.size:
+            return False
+        widened, usual = self.widened_bounds[number]
+        with np.errstate(all="ignore"):
+            size, error = (
+                float(np.abs(other).max()),
+                float(np.abs(self.actual[number] - other).max()),
+            )
+        u, eta = FORMATS[self.dtype].u, FORMATS[self.dtype].eta
+        most = max(float(widened.max()), 16 * u * size if usual is None else usual)
+        return bool(PLAINLY * max(most, 20 * u * size + 4 * eta) < error < largest(self.dtype))
 
     def asked_for(self, answer: Any) -> list[ndarray]:
         """The arrays of another answer, without a last one that was not asked for here."""
@@ -149,6 +180,8 @@ class Observation:
 
 
 JUST_OUT = 1.0 + 1e-9
+PLAINLY = 4e4
+"""Four times what a bound grows by at most where a candidate's numbers are larger."""
 
 
 def sizes_of(x: ndarray) -> tuple[ndarray, ndarray]:

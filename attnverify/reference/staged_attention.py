@@ -76,12 +76,17 @@ class StagedAttention:
         return shape
 
     @property
-    def sees(self) -> ndarray:
-        """Which pairs see each other, in the shape of the scores."""
+    def sees_broadcast(self) -> Any:
+        """Which pairs see each other, as far as that differs."""
         both: Any = True
         for part in (self.causal, self.visible):
             both = both if part is None else both & part
-        return np.broadcast_to(both, self.shape)
+        return both
+
+    @property
+    def sees(self) -> ndarray:
+        """Which pairs see each other, in the shape of the scores."""
+        return np.broadcast_to(self.sees_broadcast, self.shape)
 
 
 Change = Callable[[StagedAttention], StagedAttention]
@@ -199,7 +204,7 @@ def scores(s: StagedAttention) -> tuple[ndarray, ndarray]:
         score = score + s.bias
     score = s.exponent * score
     score = score if s.rescore is None else s.rescore(score)
-    return score, s.sees & (score != HIDDEN)
+    return score, s.sees_broadcast & (score != HIDDEN)
 
 
 def weights(s: StagedAttention, score: ndarray, visible: ndarray) -> ndarray:

@@ -28,7 +28,7 @@ from attnverify.diagnosis.mistakes.today.steps import in_backward_alone
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.observation import Observation
 from attnverify.reference import attention, layers
-from attnverify.reference.staged_attention import evaluate, spec_stages
+from attnverify.reference.staged_attention import evaluate
 
 Model = Callable[[Observation], FactorModel]
 
@@ -156,6 +156,4 @@ def rescaled_model(o: Observation) -> FactorModel:
 
 
 def staged_model(o: Observation) -> FactorModel:
-    law = spec_stages(o.case.operation, o.inputs, o.dtype)
-
-    return FactorModel(o, lambda g: evaluate(replace(law, scale=g)))
+    return FactorModel(o, lambda g: evaluate(replace(o.stages, scale=g)))

@@ -19,7 +19,7 @@ from attnverify.diagnosis.factors.least_squares import (
     fewest_digits,
     fit_least_squares,
 )
-from attnverify.diagnosis.factors.stages import fit_of, stages_of
+from attnverify.diagnosis.factors.stages import fit_of
 from attnverify.diagnosis.mistakes.sentinels import Sentinel, emptied_by_mask
 from attnverify.judge.observation import Observation
 from attnverify.reference import attention
@@ -127,7 +127,7 @@ def fit_hidden_number(
     Return the number that stands for minus infinity and explains all observations; without its
     digits where half of it, or twice, explains them too.
     """
-    if all(stages_of(o).sees.all() for o in wrong):
+    if all(o.stages.sees.all() for o in wrong):
         return None
     for words, g, models in fitted_numbers(HIDDEN_NUMBERS, BOTH_SIGNS, wrong, seen):
         is_open = any(all_fit(models, other) for other in (g / 2 - 0.01 * (g == 0), 2 * g + 0.01))

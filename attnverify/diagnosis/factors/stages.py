@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import Explanation
 from attnverify.diagnosis.factors.least_squares import (
@@ -19,7 +18,7 @@ from attnverify.diagnosis.factors.least_squares import (
     fit_least_squares,
 )
 from attnverify.judge.observation import Observation
-from attnverify.reference.staged_attention import StagedAttention, evaluate, spec_stages
+from attnverify.reference.staged_attention import StagedAttention, evaluate
 
 Gained = Callable[[StagedAttention, Any], StagedAttention]
 STAGE_FACTORS: dict[str, tuple[Callable[[StagedAttention], bool], Gained]] = {
@@ -46,7 +45,7 @@ def fit_stage_factor(
 ) -> Explanation | None:
     """One stage with a factor, the same for all or a power of a size."""
     for words, (applies, change) in STAGE_FACTORS.items():
-        if any(applies(stages_of(o)) for o in wrong):
+        if any(applies(o.stages) for o in wrong):
             factor = fit_common_factor(
                 [fit_of(o, applies, change) for o in wrong],
                 [fit_of(o, applies, change) for o in seen],
@@ -60,20 +59,16 @@ def fit_stage_factor(
     return None
 
 
-def stages_of(o: Observation) -> StagedAttention:
-    return spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
-
-
 def fit_of(
     o: Observation, applies: Callable[[StagedAttention], bool], change: Gained
 ) -> FactorModel:
-    law = stages_of(o)
+    law = o.stages
     return FactorModel(o, lambda g: evaluate(change(law, g) if applies(law) else law))
 
 
 def slopes_of_heads(wrong: Sequence[Observation]) -> Explanation | None:
     """Return a factor for each head's slope, where the operation has slopes."""
-    if stages_of(wrong[0]).slopes is None or wrong[0].recipe.operation.endswith("_grad"):
+    if wrong[0].stages.slopes is None or wrong[0].recipe.operation.endswith("_grad"):
         return None
     found = [(o, fit_per_head(o)) for o in wrong]
     slopes = STAGE_FACTORS["the slopes are"][1]
@@ -103,7 +98,7 @@ def fit_per_head(o: Observation) -> ndarray:
     Fit the factor of each head's slope: heads do not know of each other. A head that is right has
     the factor 1, also where its slope moves nothing, as with a single key.
     """
-    law = stages_of(o)
+    law = o.stages
     models = [slope_model(o, law, head) for head in range(len(law.slopes))]
     return np.array([1.0 if m.fits(1.0) else fit_least_squares([m]) for m in models])
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnverify.backends.implementation import Implementation
-from attnverify.catalogue.operation import CATALOGUE, Operation
+from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import Convention, conventions
 from attnverify.conventions.stage_rows import SPEC_ANSWERS
 from attnverify.diagnosis.identification.card import (
@@ -23,7 +23,7 @@ from attnverify.diagnosis.identification.card import (
 from attnverify.inputs.fixed_cases import fixed_recipe as probe
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.observation import Observation, arrays
-from attnverify.reference.staged_attention import Change, evaluate, spec_stages
+from attnverify.reference.staged_attention import Change, evaluate
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def differs(seen: Sequence[Observation], ground: Sequence[Change], convention: C
 
 def evaluate_changes(o: Observation, changes: Sequence[Change]) -> Any:
     """Evaluate the answer of the specification after some changes."""
-    s = spec_stages(CATALOGUE[o.recipe.operation], o.inputs, o.dtype)
+    s = o.stages
     for change in changes:
         s = change(s)
     return evaluate(s)

@@ -22,9 +22,11 @@ class Replaced(Operation):
 
 
 def with_reference(operation: Operation, function: Callable[..., Any]) -> Operation:
-    """The same operation, computed by the function."""
+    """The same operation, computed by the function; what is known of its arguments is kept."""
     own = operation.name, operation.chapter, operation.specification
-    return Replaced(*own, function)
+    made = Replaced(*own, function)
+    vars(made).update(vars(operation) | vars(made))
+    return made
 
 
 def in_stages(operation: Operation) -> Callable[..., Any]:

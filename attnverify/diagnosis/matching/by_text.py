@@ -71,7 +71,8 @@ def is_like(candidate: Candidate, seen: Observation, number: int) -> bool:
     answer = answer_of(candidate, seen)
     if not answer or [x.shape for x in answer] != [x.shape for x in seen.actual]:
         return False
-    return bool(seen.compared(number, answer[number]).budget <= TWO_ERRORS)
+    is_far = seen.is_plainly_far(number, answer[number])
+    return not is_far and bool(seen.compared(number, answer[number]).budget <= TWO_ERRORS)
 
 
 def answer_of(candidate: Candidate, seen: Observation) -> list[ndarray]:

@@ -99,7 +99,7 @@ def parts_of(tried: Sequence[Candidate], wrong: Sequence[Observation]) -> Iterat
     for candidate in tried:
         if explains_too_few(candidate, cheapest_first):
             continue
-        ratios = {o.case: candidate.distance(o) for o in wrong}
+        ratios = {o.case: candidate.distance(o, roughly=True) for o in wrong}
         near = [o for o in wrong if ratios[o.case] <= 1.0]
         own = [o for o in near if ratios[o.case] <= law_of(candidate, [o]) / CLEARLY]
         if len(own) >= SEVERAL and max(count_numbers(o) for o in own) >= NUMBERS:
@@ -113,7 +113,7 @@ def explains_too_few(candidate: Candidate, wrong: Sequence[Observation]) -> bool
     for o in wrong:
         if spare < 0:
             return True
-        spare -= not candidate.distance(o) <= 1.0
+        spare -= not candidate.distance(o, roughly=True) <= 1.0
     return spare < 0
 
 

@@ -123,10 +123,10 @@ def first_sets(
     """What alone explains a case of many numbers; where nothing does, two at once."""
     many = [o for o in small if count_numbers(o) >= NUMBERS]
     alone = {
-        c: sum(c.distance(other) <= 1 for other in small)
+        c: sum(c.distance(other, roughly=True) <= 1 for other in small)
         for o in many
         for c in able
-        if c.distance(o) <= min(1, law_of(c, [o]) / CLEARLY)
+        if c.distance(o, roughly=True) <= min(1, law_of(c, [o]) / CLEARLY)
     }
     found = [replace(c, parts=(c.words,)) for c in sorted(alone, key=lambda c: -alone[c])]
     if found:
@@ -136,7 +136,7 @@ def first_sets(
         return []
     acting = distinct(effective(able, base), [base])
     pairs = (joined(operation, one, other) for one, other in combinations(acting, 2))
-    return [pair for pair in pairs if pair is not None and pair.distance(base) <= 1]
+    return [pair for pair in pairs if pair and pair.distance(base, roughly=True) <= 1]
 
 
 def distinct(found: Sequence[Candidate], seen: Sequence[Observation]) -> list[Candidate]:
@@ -164,7 +164,8 @@ def answer_of(c: Candidate, o: Observation) -> list[Any]:
 def effective(able: Sequence[Candidate], o: Observation) -> list[Candidate]:
     """Those that say another thing than the specification to a case."""
     law = replace(o, actual=o.expected)
-    return [c for c in able if (x := answer_of(c, o)) and law.distance(tuple(x)) > 1]
+    said = ((c, tuple(answer_of(c, o))) for c in able)
+    return [c for c, x in said if x and (law.is_far(x) or law.distance(x) > 1)]
 
 
 def extended(
@@ -174,7 +175,7 @@ def extended(
     base = next((o for o in left if count_numbers(o) >= NUMBERS), None)
     for other in effective(able, base) if base is not None else ():
         both = None if other.words in one.parts else joined(operation, one, other)
-        if both is not None and base is not None and both.distance(base) <= 1:
+        if both and base and both.distance(base, roughly=True) <= 1:
             yield both
 
 

@@ -258,8 +258,7 @@ def delta_mistakes(operation: Operation) -> Iterator[tuple[str, Callable[[Observ
 
 def with_delta(operation: Operation, read: Callable[[ndarray], ndarray], seen: Observation) -> Any:
     d_output = widened(read(arranged_inputs(seen)["d_output"]))
-    s = spec_stages(operation, seen.inputs, seen.dtype)
-    return evaluate_with_delta(s, seen.inputs, d_output)
+    return evaluate_with_delta(seen.stages, seen.inputs, d_output)
 
 
 def evaluate_with_delta(s: StagedAttention, inputs: Inputs, d_output: ndarray) -> Any:
