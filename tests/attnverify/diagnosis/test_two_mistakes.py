@@ -338,12 +338,16 @@ def implementation_of(operation: str, function: Callable[..., Any]) -> Implement
 
 def causes_of(operation: str, function: Callable[..., Any]) -> list[Cause]:
     """What is told of a function, of each kind of failure."""
-    faulty = implementation_of(operation, function)
+    return causes_in(implementation_of(operation, function))
+
+
+def causes_in(faulty: Implementation, **how: Any) -> list[Cause]:
+    """The same of an implementation."""
     found = draws_of(faulty)
     passing = found.pop("passed", [])
     failing = {kind: cases for kind, cases in found.items() if kind in NUMERIC}
     told = (
-        diagnose(faulty, cases, choose_of_other_kinds(failing, kind), passing=passing)
+        diagnose(faulty, cases, choose_of_other_kinds(failing, kind), passing=passing, **how)
         for kind, cases in failing.items()
     )
     return [cause for cause in told if cause]

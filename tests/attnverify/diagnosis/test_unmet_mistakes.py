@@ -20,6 +20,7 @@ from numpy import ndarray
 
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.matching.best import explaining
+from attnverify.diagnosis.matching.other_forwards import Projection, find_other_forward
 from attnverify.diagnosis.mistakes.narrow_operands import is_allowed
 from attnverify.inputs.fixed_cases import fixed_recipe
 from attnverify.judge.case import case_of
@@ -496,7 +497,16 @@ def grade(told: str, must: str, never: str) -> str:
     return "untrue" if re.search(never, told) else "right" if re.search(must, told) else "vague"
 
 
-@pytest.mark.parametrize("name", UNMET)
+LONG = ("a layer hides at -100", "gradients without the mask")
+"""
+They take as long as all the others: -100 is told as -10000 is, and masks that gradients ignore as
+those of other forwards.
+"""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.thorough] * (x in LONG)) for x in UNMET]
+)
 def test_the_mistake_is_told(name: str) -> None:
     operation, function, must, never = UNMET[name]
     told = "\n".join(cause.words for cause in causes_of(operation, function))
@@ -576,3 +586,15 @@ def test_what_is_the_specification_itself_in_a_failing_case_explains_nothing(
     """Sums that stand still in bfloat16 were told as tiles of 128 keys, at two keys too."""
     findings = judged(tmp_path, ROUNDED_SUMS, "bfloat16").findings
     assert findings and not any("tile of 128" in str(one.cause) for one in findings)
+
+
+@pytest.mark.parametrize(("cases", "told"), [(2, False), (3, True)])
+def test_two_cases_tell_no_other_forward(cases: int, told: bool) -> None:
+    by_width = recomputed(lambda own: {"scale": 1 / own["query"].shape[-1]})
+    own = implementation_of(f"{SDPA}_grad", by_width)
+    plain = [c for c in draws_of(own)["wrong number"] if c.recipe.mask is None]
+    seen = observe(own, sorted(plain, key=lambda c: sum(c.recipe.sizes.values()))[:8])
+    telling = [o for o in seen if Projection(o, own.operation).sound][:cases]
+    assert len(telling) == cases
+    found = find_other_forward(own.operation, telling, [])
+    assert (found is not None and "1/D" in str(found)) == told, found

@@ -5,6 +5,7 @@ or nothing is told of sizes.
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from attnverify import numpy_ref as right
 from attnverify.backends.implementation import Implementation
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.regions.boundaries import (
     describe_tried,
     is_withstood,
@@ -103,7 +105,7 @@ def test_the_true_boundary_is_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name not in DIAGNOSED:
-        monkeypatch.setattr(findings, "cause_of", lambda *_: None)
+        monkeypatch.setattr(findings, "diagnose", lambda *_, **__: None)
     is_wrong, told, tried = KERNELS[name]
     found = found_in(is_wrong, tmp_path)
     assert {" and ".join(finding.condition) for finding in found} == {told}
@@ -113,7 +115,11 @@ def test_the_true_boundary_is_told(
 
 
 @pytest.mark.parametrize("name", one_in(3, PLACES))
-def test_a_place_is_told_that_all_failing_cases_share(name: str, tmp_path: Path) -> None:
+def test_a_place_is_told_that_all_failing_cases_share(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against no candidate: that noise is none of them is seen of two kernels above."""
+    monkeypatch.setattr(findings, "diagnose", partial(diagnose, among=[]))
     where, told, not_told = PLACES[name]
     found = found_in(lambda s: True, tmp_path, where)
     cause = next(str(one.cause) for one in found if one.kind == "wrong number")
@@ -121,7 +127,9 @@ def test_a_place_is_told_that_all_failing_cases_share(name: str, tmp_path: Path)
     assert not re.search(not_told, cause.partition(" (seen with")[0])
 
 
-def test_sizes_that_nothing_compares_are_not_told(tmp_path: Path) -> None:
+def test_sizes_that_nothing_compares_are_not_told(
+    tmp_path: Path, causes_are_not_sought: None
+) -> None:
     """It fails by what stands in the query, and the few cases have sizes in common."""
     for finding in found_in(lambda s: (s["D"] * 7 + s["N"] * 5 + s["M"] * 3) % 11 == 0, tmp_path):
         assert not finding.condition, finding.symptom

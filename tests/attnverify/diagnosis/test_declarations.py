@@ -1,6 +1,7 @@
 """
-Operands in a narrower format than the dtype are told by a probe, with the declaration under which
-they pass; a small fault that reads every digit is not taken for them.
+What is narrower than the dtype, or tiny and counted as 0, is told with the line of PRECISION under
+which it passes: operands, sums between blocks of rows, steps in float32. A small fault that reads
+every digit is taken for none of them, and a line takes the place of none that stands in the file.
 """
 
 import json
@@ -14,22 +15,31 @@ import numpy as np
 import pytest
 from numpy import ndarray
 
-from attnverify import numpy_ref
+from attnverify import numpy_ref, spec
 from attnverify.backends.array_libraries import array_library
 from attnverify.backends.calls.call_adapter import adapt_signature
 from attnverify.backends.implementation import Backend, Implementation
+from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.diagnosis.declaring import declare, together
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.factors.fit import describe_zeros, fit_factor, scaled_output_model
 from attnverify.diagnosis.factors.least_squares import fit_common_factor, is_no_rounding
 from attnverify.diagnosis.mistakes.arithmetic import to_tf32
 from attnverify.diagnosis.mistakes.narrow_operands import to_tf32_by_truncation
-from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.diagnosis.narrow_partials import HALVES, find_narrow_partials
+from attnverify.diagnosis.sentences import NARROW_STEP
+from attnverify.failures.record import FailureRecord
+from attnverify.failures.replay import replay
+from attnverify.inputs.fixed_cases import fixed_cases, fixed_recipe
+from attnverify.inputs.real.calls import far_calls
 from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement
+from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import judge
 from attnverify.judge.observation import Observation
+from attnverify.precision import find_fields
+from attnverify.report.next_steps import describe_declared
 from tests.attnverify.verdicts.test_found_out import judge_file
 
 SDPA = CATALOGUE["scaled_dot_product_attention"]
@@ -251,3 +261,153 @@ def test_an_lse_in_half_precision_is_told_with_its_line(tmp_path: Path) -> None:
     assert line.startswith('PRECISION = {"bfloat16": {"step": ') and '"weights": "lse"' in line
     again = judge_file(tmp_path, f"{WRITTEN_OUT}\n{line}\n", "bfloat16")
     assert again.verdict == "passed"
+
+
+KERNEL = """
+import numpy as np
+from attnverify.numpy_ref.attention import scaled_dot_product_attention_grad as exact
+{declared}
+
+def scaled_dot_product_attention_grad(d_output, query, key, value):
+    others = (d_output, query, key, value)
+    d_query, d_key, _ = exact(*others)
+    scores = query.astype("f4") @ key.astype("f4").mT / np.float32(query.shape[-1] ** 0.5)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    total = np.zeros_like(value)
+    for i in range(0, query.shape[2], 64):
+        rows = slice(i, i + 64)
+        total += (weights[:, :, rows].mT @ d_output[:, :, rows].astype("f4")).astype(value.dtype)
+    return d_query, d_key, {factor} * total
+"""
+LARGE = far_calls(CATALOGUE["scaled_dot_product_attention_grad"], "default")[-1]
+CASE = case_of(LARGE, "float16")
+LINE = '{"float16": {"grad_partial": "float16"}, "bfloat16": {"grad_partial": "bfloat16"}}'
+ALONE = '{"float16": {"grad_partial": "float16"}}'
+
+
+def gradient(folder: Path, declared: str = "", factor: float = 1) -> Implementation:
+    file = folder / "mine.py"
+    file.write_text(KERNEL.format(declared=declared, factor=f"value.dtype.type({factor})"))
+    backend = load(str(file))
+    assert not backend.broken
+    return next(found for found in backend.implementations if found.operation.is_gradient)
+
+
+def test_the_declaration_is_told_and_passes(tmp_path: Path) -> None:
+    made = gradient(tmp_path)
+    with pytest.raises(Disagreement):
+        judge(made, CASE)
+    cause = find_narrow_partials(made, CASE)
+    assert cause is not None and LINE in str(cause)
+    judge(gradient(tmp_path, f"PRECISION = {LINE}"), CASE)
+
+
+def test_the_line_of_both_dtypes_is_one(tmp_path: Path) -> None:
+    """A second line of PRECISION would take the place of the first."""
+    made = gradient(tmp_path)
+    one, other = (find_narrow_partials(made, case_of(LARGE, dtype)) for dtype in HALVES)
+    assert one is not None and one == other
+    alone = find_narrow_partials(gradient(tmp_path, 'DTYPES = ("float16",)'), CASE)
+    assert alone is not None and f"declare PRECISION = {ALONE}, " in str(alone)
+
+
+def test_a_replay_tells_the_same(tmp_path: Path) -> None:
+    made = gradient(tmp_path)
+    record = FailureRecord.of(made, CASE, "gradients")
+    with pytest.raises(Disagreement, match="cause: as near as sums that are kept in float16"):
+        replay(record, made)
+
+
+@pytest.mark.parametrize("given", [{"factor": 1.5}, {"declared": f"PRECISION = {LINE}"}])
+def test_nothing_is_told_of_another_error(given: dict[str, Any], tmp_path: Path) -> None:
+    """Of sums that are wrong beyond it, and where it is declared already."""
+    made = gradient(tmp_path, **given)
+    assert find_narrow_partials(made, CASE) is None
+
+
+def test_a_line_holds_what_is_declared_already(tmp_path: Path) -> None:
+    made = gradient(tmp_path, 'PRECISION = {"float16": {"preset": "eager", "exp_ulps": 8}}')
+    cause = find_narrow_partials(made, CASE)
+    assert '"preset": "eager", "exp_ulps": 8, "grad_partial": "float16"' in str(cause)
+
+
+def float32(x: ndarray) -> ndarray:
+    return x.astype(np.float32).astype(x.dtype)
+
+
+def alibi_attention(query: Any, key: Any, value: Any, visible: Any = None) -> Any:
+    """ALiBi whose slopes are made in float32."""
+    H, N, M = query.shape[1], query.shape[2], key.shape[2]
+    distance = np.arange(M) - (np.arange(N)[:, None] + M - N)
+    slopes = float32(np.asarray(spec.get_slopes(H)))
+    biases = np.where(distance <= 0, slopes[:, None, None] * distance, -np.inf)
+    score = numpy_ref.scaled_dot_product_score(query, key) + biases
+    return (
+        numpy_ref.softmax(score if visible is None else np.where(visible, score, -np.inf)) @ value
+    )
+
+
+def softmax(score: Any, mask: Any = None) -> Any:
+    """A softmax by powers of two, whose log2(e) is a number of float32."""
+    log2_of_e = float(np.float32(np.log2(np.e)))
+    return numpy_ref.softmax(score * log2_of_e * np.log(2), mask)
+
+
+@pytest.mark.parametrize("function", [alibi_attention, softmax])
+def test_what_is_computed_in_float32_is_told(function: Callable[..., Any]) -> None:
+    """Of slopes it was "the weights are wrong even where the scores are their biases alone"."""
+    name = function.__name__
+    (own,) = (x for x in load("numpy_ref").implementations if x.operation.name == name)
+    own = replace(own, function=function)
+    wrong = []
+    for recipe in fixed_cases(name):
+        case = case_of(recipe, "float64")
+        if not recipe.is_large and not recipe.dropout:
+            try:
+                judge(own, case)
+            except Unsupported:
+                continue
+            except Disagreement:
+                wrong.append(case)
+    assert wrong and str(diagnose(own, wrong)).startswith(NARROW_STEP)
+
+
+SAID: dict[str, Any] = {
+    "nothing": None,
+    "a preset": "fused",
+    "fields": {"preset": "fused", "operand": "tf32"},
+    "a dtype": {"bfloat16": {"preset": "fused"}, "*": "eager"},
+    "an operation": {"softmax": {"*": "fused", "bfloat16": "eager"}, "*": "eager"},
+    "an operation, one for all": {"softmax": "fused", "dropout": "eager"},
+    "this dtype": {"float16": "fused", "*": "eager"},
+    "all of all": {"*": {"float16": "fused", "*": "eager"}},
+}
+ASKED = [(name, d) for name in ("softmax", "dropout") for d in ("float16", "bfloat16", "float32")]
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_a_line_says_what_was_found_and_keeps_what_the_file_says(what: str) -> None:
+    """That of numbers counted as 0 left out what the file says, and what was found beside it."""
+    (own,) = (x for x in load("numpy_ref").implementations if x.operation.name == "softmax")
+    own = replace(own, backend=replace(own.backend, precision=SAID[what]))
+    more = {"exp_ulps": 128.0}
+    said = json.loads(declare(own, {"float16": more}))
+    for name, dtype in ASKED:
+        before = find_fields(SAID[what], name, name, dtype)
+        is_meant = (name, dtype) == ("softmax", "float16")
+        after = find_fields(said, name, name, dtype)
+        if name == "softmax" or what.startswith("an operation"):
+            assert after == (before | more if is_meant else before)
+
+
+def test_lines_of_several_findings_are_one() -> None:
+    lines = ['{"float16": {"exp_ulps": 128.0}}', '{"bfloat16": {"lse_merge": True}}']
+    told = '{"float16": {"exp_ulps": 128.0}, "bfloat16": {"lse_merge": True}}'
+    assert together(lines) == told
+    explained = [[{"name": "a", "words": "a", "declares": line}] for line in lines]
+    cells = [
+        {"backend": "mine", "findings": [{"cause": {"explanations": each}}]} for each in explained
+    ]
+    assert [*describe_declared(cells)][1:] == [f"  PRECISION = {told}"]
+    assert [*describe_declared(cells[:1])] == []
