@@ -1,11 +1,12 @@
 """What takes long is shared out: some of it with each commit, all of it every night."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
 
-__all__ = ["one_in"]
+__all__ = ["covering", "one_in"]
 
 
 def one_in(n: int, parameters: Iterable[Any]) -> list[Any]:
@@ -16,3 +17,20 @@ def one_in(n: int, parameters: Iterable[Any]) -> list[Any]:
         marks = () if number % n == 0 else (pytest.mark.thorough,)
         found.append(pytest.param(*own.values, id=own.id, marks=(*own.marks, *marks)))
     return found
+
+
+def covering(*choices: Iterable[Any]) -> list[Any]:
+    """
+    List every combination, all but as many as the longest choice has marked as thorough: each of
+    each choice is met with some of the others.
+    """
+    lists = [[*each] for each in choices]
+    turns = range(max(map(len, lists)))
+    kept = {tuple(turn % len(each) for each in lists) for turn in turns}
+    return [
+        pytest.param(
+            *(each[at] for each, at in zip(lists, places, strict=True)),
+            marks=() if places in kept else pytest.mark.thorough,
+        )
+        for places in product(*(range(len(each)) for each in lists))
+    ]

@@ -15,6 +15,7 @@ from attnverify.judge.case import refuse_what_is_refused
 from attnverify.verdicts.fitting import fitted_recipes, limits_draws
 from tests.attnverify.verdicts.test_found_out import judge_file
 from tests.attnverify.verdicts.test_terms import passes, told
+from tests.support.nightly import covering
 
 KERNEL = """
 import torch
@@ -60,6 +61,12 @@ def kernel(name: str, declared: str = "", hidden: str = "j > i", behind: bool | 
     )
 
 
+OTHERWISE = (
+    *("j > i + 1", "j >= i", "j > i - (M - N)"),
+    *("(j > i) & (i != M - 2)", "(j > i) | (i - j > 32)"),
+)
+
+
 def lines_of(name: str) -> list[str]:
     return ['LAYOUT = "BNHD"'] * bool(NAMES[name]) + ["CAUSAL = True"]
 
@@ -70,8 +77,7 @@ def test_causality_and_the_order_of_axes_are_found_out_together(tmp_path: Path) 
     assert passes(tmp_path, kernel(name, "\n".join(lines), behind=True))
 
 
-@pytest.mark.parametrize("aspect", ["values", "gradients"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "aspect"), covering(NAMES, ["values", "gradients"]))
 def test_what_is_causal_untold_is_found_out_and_holds_when_said(
     name: str, aspect: str, tmp_path: Path
 ) -> None:
@@ -80,11 +86,7 @@ def test_what_is_causal_untold_is_found_out_and_holds_when_said(
 
 
 @pytest.mark.usefixtures("causes_are_not_sought")
-@pytest.mark.parametrize(
-    "hidden",
-    ["j > i + 1", "j >= i", "j > i - (M - N)", "(j > i) & (i != M - 2)", "(j > i) | (i - j > 32)"],
-)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "hidden"), covering(NAMES, OTHERWISE))
 def test_what_is_causal_otherwise_is_wrong(name: str, hidden: str, tmp_path: Path) -> None:
     file = kernel(name, "\n".join(lines_of(name)), hidden)
     assert judge_file(tmp_path, file, "float32").verdict == "failed"

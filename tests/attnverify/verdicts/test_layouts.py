@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.attnverify.verdicts.test_found_out import judge_file
+from tests.support.nightly import covering
 
 BEHIND = """
 import torch
@@ -21,18 +22,21 @@ def scaled_dot_product_attention(query, key, value):
 """A kernel with heads behind positions, or in front of them."""
 
 
-@pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize(
-    ("exchanged", "declared", "line"),
-    [
-        ("x.transpose(1, 2)", "", 'LAYOUT = "BNHD"'),
-        ("x.transpose(1, 2)", 'LAYOUT = "BHND"', 'LAYOUT = "BNHD"'),
-        ("x", 'LAYOUT = "BNHD"', 'LAYOUT = "BHND"'),
-    ],
+    ("row", "aspect"),
+    covering(
+        [
+            ("x.transpose(1, 2)", "", 'LAYOUT = "BNHD"'),
+            ("x.transpose(1, 2)", 'LAYOUT = "BHND"', 'LAYOUT = "BNHD"'),
+            ("x", 'LAYOUT = "BNHD"', 'LAYOUT = "BHND"'),
+        ],
+        ["values", "gradients"],
+    ),
 )
 def test_the_line_that_is_told_works_when_pasted(
-    exchanged: str, declared: str, line: str, aspect: str, tmp_path: Path
+    row: tuple[str, str, str], aspect: str, tmp_path: Path
 ) -> None:
+    exchanged, declared, line = row
     text = BEHIND.format(exchanged=exchanged, declared=declared, change="")
     before = judge_file(tmp_path, text, "float32", aspect)
     (finding,) = before.findings
@@ -63,11 +67,13 @@ def scaled_dot_product_attention(q, k, v):
 """A kernel without an axis of heads, or of one matrix."""
 
 
-@pytest.mark.parametrize("aspect", ["values", "gradients"])
-@pytest.mark.parametrize(("sizes", "line"), [("B, N, D", "BND"), ("N, D", "ND")])
+@pytest.mark.parametrize(
+    ("row", "aspect"), covering([("B, N, D", "BND"), ("N, D", "ND")], ["values", "gradients"])
+)
 def test_what_has_fewer_axes_is_judged_by_the_line_that_is_told(
-    sizes: str, line: str, aspect: str, tmp_path: Path
+    row: tuple[str, str], aspect: str, tmp_path: Path
 ) -> None:
+    sizes, line = row
     text = FEWER.format(sizes=sizes, change="")
     before = judge_file(tmp_path, text, "float32", aspect)
     (finding,) = before.findings

@@ -21,6 +21,7 @@ from attnverify.repair.calls import outcome
 from attnverify.verdicts.fitting import fitted_recipes
 from attnverify.verdicts.search import EARLIER, lacked_feature
 from tests.support.judge_text import judged
+from tests.support.nightly import covering
 from tests.support.quick_search import cell_of, search_quick
 
 WITH_OPTIONS = [name for name, op in CATALOGUE.items() if op.domains and not op.is_stack]
@@ -67,8 +68,7 @@ def test_each_form_of_an_option_is_shown_with_no_more_than_it_needs(name: str) -
     )
 
 
-@pytest.mark.parametrize("name", OPENS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("name", "fault"), covering(OPENS, FAULTS))
 def test_quick_sees_a_fault_in_one_form_of_an_option(name: str, fault: str, tmp_path: Path) -> None:
     text = FEW.format(name=name, given=OPENS[name], fault=FAULTS[fault])
     assert search_quick(tmp_path, text, seed=2).failing

@@ -19,10 +19,20 @@ from attnverify.verdicts import columns, findings
 from attnverify.verdicts.cell import cells
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
+from tests.attnverify.diagnosis.test_two_mistakes import causes_in
 from tests.attnverify.verdicts.test_found_out import judge_file
+from tests.support.quick_search import cell_of
 from tests.support.sample_backends import cells_of, implementation
 
 LEARNED = "learned_relative_attention_grad"
+
+
+def told_of(folder: Path, text: str, aspect: str = "values", **how: Any) -> list[str]:
+    """The causes of what draws show of a file's function, without a run."""
+    cell = cell_of(folder, text, "float32", aspect)
+    own = cell.gradient if aspect == "gradients" else cell.implementation
+    assert own is not None
+    return [cause.words for cause in causes_in(own, **how)]
 
 
 def learned_case() -> Case:
@@ -51,7 +61,7 @@ def test_a_row_of_a_table_is_told_by_its_position() -> None:
     )
     with pytest.raises(Disagreement):
         judge(own, case)
-    told = str(diagnose(own, [case]))
+    told = str(diagnose(own, [case], among=[]))
     assert "the gradient by key_pos_embeddings: in position 7 alone" in told, told
 
 
@@ -190,8 +200,8 @@ def test_a_number_that_the_law_does_not_have_is_told(
     scale: str, added: str, told: str, tmp_path: Path
 ) -> None:
     text = WITH_A_NUMBER.format(scale=scale, added=added)
-    (finding,) = judge_file(tmp_path, text, "float32", "values").findings
-    assert told in str(finding.cause)
+    causes = told_of(tmp_path, text)
+    assert causes and all(told in each for each in causes), causes
 
 
 WITH_A_SLIP = """
@@ -257,8 +267,8 @@ def test_a_slip_in_one_line_is_told_as_itself(told: str, tmp_path: Path) -> None
         "weights": "torch.softmax(scores, -1)",
     }
     text = WITH_A_SLIP.format(**right | SLIPS[told])
-    for finding in judge_file(tmp_path, text, "float32", "values").findings:
-        assert told in str(finding.cause)
+    causes = told_of(tmp_path, text)
+    assert causes and all(told in each for each in causes), causes
 
 
 @pytest.mark.parametrize(
@@ -420,12 +430,18 @@ BACKWARDS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("told", BACKWARDS)
+NIGHTLY = ("the gradient by value as of the specification with that of the next head",)
+"""It takes a minute, and is found as that by key is: output by output."""
+
+
+@pytest.mark.parametrize(
+    "told", [pytest.param(x, marks=[pytest.mark.thorough] * (x in NIGHTLY)) for x in BACKWARDS]
+)
 def test_a_slip_in_a_backward_is_told_as_itself(told: str, tmp_path: Path) -> None:
     right = {"query": "d_scores", "key": "d_scores", "value": "d_value"}
     text = BACKWARD.format(**right | BACKWARDS[told])
-    found = judge_file(tmp_path, text, "float32", "gradients").findings
-    assert any(told in str(finding.cause) for finding in found)
+    causes = told_of(tmp_path, text, "gradients")
+    assert any(told in each for each in causes), causes
 
 
 LAYER = """
@@ -459,8 +475,8 @@ def multi_head_attention(
 
 def test_a_query_with_the_bias_of_the_keys_is_no_mistake_of_the_values(tmp_path: Path) -> None:
     """What leaves all scores equal is 0 on both sides: one may take what belongs to the other."""
-    for finding in judge_file(tmp_path, LAYER, "float32", "values").findings:
-        assert "projections of values" not in str(finding.cause)
+    causes = told_of(tmp_path, LAYER, among=[])
+    assert causes and not any("projections of values" in each for each in causes), causes
 
 
 BY_AUTOGRAD = """
@@ -521,7 +537,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 """
 
 
-def test_none_in_place_of_a_gradient_is_said(tmp_path: Path) -> None:
+def test_none_in_place_of_a_gradient_is_said(tmp_path: Path, causes_are_not_sought: None) -> None:
     """That nothing reaches the mask was told, and not what the file had returned."""
     pytest.importorskip("torch")
     found = judge_file(tmp_path, NONE_FOR_A_MASK, "float32", "gradients").findings

@@ -14,6 +14,7 @@ from attnverify.judge.judging import judge
 from attnverify.plugin.closing import describe_unseen
 from attnverify.verdicts.columns import unjudged_gradient
 from tests.attnverify.verdicts.test_found_out import cell_of, judge_file
+from tests.support.nightly import covering
 
 ATTENTION = """
 import torch
@@ -67,8 +68,7 @@ def passes(folder: Path, text: str, aspect: str = "values") -> bool:
     return (result.verdict, result.cases >= 20) == ("passed", True)
 
 
-@pytest.mark.parametrize("aspect", ["values", "gradients"])
-@pytest.mark.parametrize("meant", MEANT)
+@pytest.mark.parametrize(("meant", "aspect"), covering(MEANT, ["values", "gradients"]))
 def test_what_is_meant_by_an_lse_is_found_out_and_holds_when_said(
     meant: str, aspect: str, tmp_path: Path
 ) -> None:
@@ -141,11 +141,12 @@ def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     assert judge_file(tmp_path, ALONE.format(declared=""), "float32", aspect).verdict == "failed"
 
 
-@pytest.mark.parametrize("aspect", ["values", "gradients"])
 @pytest.mark.parametrize(
-    "meant",
-    [attention(*BASE), ALONE.format(declared='FEATURES = {"lse": False}')],
-    ids=["base 2", "output alone"],
+    ("meant", "aspect"),
+    covering(
+        [attention(*BASE), ALONE.format(declared='FEATURES = {"lse": False}')],
+        ["values", "gradients"],
+    ),
 )
 def test_what_is_said_holds_in_a_call_of_the_size_that_models_make(
     meant: str, aspect: str, tmp_path: Path

@@ -134,7 +134,13 @@ SLIPS = {
 """What is changed of the FlashAttention adapter, and how the cause is told, where one is."""
 
 
-@pytest.mark.parametrize("name", SLIPS)
+NIGHTLY = ("narrow table", "reversed", "half positions")
+"""Of five that nothing explains, for which everything is tried, two are tried in every run."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.thorough] * (x in NIGHTLY)) for x in SLIPS]
+)
 def test_a_slip_is_failed_and_told_as_what_it_is_or_not_at_all(name: str, tmp_path: Path) -> None:
     before, after, words = SLIPS[name]
     assert before in FLASH
