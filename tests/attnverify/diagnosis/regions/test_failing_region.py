@@ -32,8 +32,14 @@ from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
 from tests.support.sample_backends import load_sample
 
-pytestmark = pytest.mark.xdist_group("failing regions")
-"""One worker runs all of them: each fault that several tests look at is judged once."""
+pytestmark = [
+    pytest.mark.xdist_group("failing regions"),
+    pytest.mark.usefixtures("causes_are_not_sought"),
+]
+"""
+One worker runs all of them: each fault that several tests look at is judged once, its region told
+and not its cause.
+"""
 
 Function = Callable[..., Any]
 
