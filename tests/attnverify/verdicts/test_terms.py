@@ -141,17 +141,17 @@ def test_an_output_is_judged_without_its_lse_where_the_file_says_so(
     assert judge_file(tmp_path, ALONE.format(declared=""), "float32", aspect).verdict == "failed"
 
 
-@pytest.mark.parametrize(
-    ("meant", "aspect"),
-    covering(
-        [attention(*BASE), ALONE.format(declared='FEATURES = {"lse": False}')],
-        ["values", "gradients"],
-    ),
-)
+HOLDS = {
+    "base 2": attention(*BASE),
+    "output alone": ALONE.format(declared='FEATURES = {"lse": False}'),
+}
+
+
+@pytest.mark.parametrize(("meant", "aspect"), covering(HOLDS, ["values", "gradients"]))
 def test_what_is_said_holds_in_a_call_of_the_size_that_models_make(
     meant: str, aspect: str, tmp_path: Path
 ) -> None:
-    cell = cell_of(tmp_path, meant, "float32", aspect)
+    cell = cell_of(tmp_path, HOLDS[meant], "float32", aspect)
     own = cell.gradient if aspect == "gradients" else cell.implementation
     assert own is not None
     case = case_of(everyday_calls(own.operation.name, "quick", 0)[0], "float32")
