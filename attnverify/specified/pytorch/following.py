@@ -6,6 +6,7 @@ user's file. What PyTorch computes of masks, indices and numbers alone, it compu
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy import ndarray
 from torch._decomp import core_aten_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_only, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnverify.derived.tracing.array import Condition, Traced, node_of, numbers, numbers_of
@@ -118,8 +119,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             write(args[0], rule(*given, **named))
             return args[0]
         found = rule(*given, **named)
-    args, kwargs = tree_map(without_numbers, (args, kwargs))
-    like = func(*args, **kwargs | ({"device": "meta"} if "device" in kwargs else {}))
+    leaves, tree = tree_flatten((args, kwargs))
+    like = result_like(func, tree, tuple(map(described, leaves)))
     if isinstance(like, (tuple, list)):
         return type(like)(map(wrapped, like, found))
     return wrapped(like, found)
@@ -154,10 +155,32 @@ def empty_like(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
 
 
-def without_numbers(x: Any) -> Any:
-    if not isinstance(x, torch.Tensor):
-        return x
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+Described = tuple[Any, ...]
+"""What an argument is known by: a tensor by its shape, strides and dtype, else its type, and it."""
+
+
+def described(x: Any) -> Described:
+    if isinstance(x, torch.Tensor):
+        return torch.Tensor, (tuple(x.shape), x.stride(), x.dtype)
+    return type(x), x
+
+
+def without_numbers(told: Described) -> Any:
+    kind, own = told
+    if kind is not torch.Tensor:
+        return own
+    shape, strides, dtype = own
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+@lru_cache(maxsize=4096)
+def result_like(func: Any, tree: Any, leaves: tuple[Described, ...]) -> Any:
+    """
+    What an operation gives of such arguments, without numbers; PyTorch finds that out in Python,
+    which takes longer than to follow it, and a mutant calls what its specification called.
+    """
+    args, kwargs = tree_unflatten(map(without_numbers, leaves), tree)
+    return func(*args, **kwargs | ({"device": "meta"} if "device" in kwargs else {}))
 
 
 def wrapped(like: Any, content: Any) -> Any:

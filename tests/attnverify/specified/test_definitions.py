@@ -9,26 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.implementation import Implementation
-from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.outside import ANSWERS
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.judging import is_right
 from attnverify.specified import SpecifiedOperation
 from attnverify.specified.pytorch.definitions import Definition
-from attnverify.specified.registering import VARIABLE, register_file
+from attnverify.specified.registering import register_file
 from tests.attnverify.specified.definitions_in_own_words import DECODE, EXAMPLES, RMSNORM
+from tests.attnverify.specified.told import answered_in_file
 
 every = pytest.mark.parametrize("kind", EXAMPLES)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
-    ANSWERS.clear()
 
 
 def written(given: dict[str, Any]) -> Path:
@@ -43,13 +34,6 @@ def registered(kind: str) -> SpecifiedOperation:
     return operation
 
 
-def answer_of(text: str) -> Implementation:
-    Path("answer.py").write_text(text)
-    backend = load(str(Path("answer.py").absolute()))
-    assert not backend.broken, backend.broken
-    return backend.implementations[0]
-
-
 def cases(operation: SpecifiedOperation) -> Iterator[Case]:
     for parts in operation.fixed():
         yield case_of(Recipe(operation.name, **parts), operation.form.dtype)
@@ -58,7 +42,7 @@ def cases(operation: SpecifiedOperation) -> Iterator[Case]:
 @every
 def test_a_right_answer_is_right_in_every_case(kind: str) -> None:
     operation = registered(kind)
-    answer = answer_of(EXAMPLES[kind][1])
+    (answer,) = answered_in_file(EXAMPLES[kind][1])
     assert [case.recipe for case in cases(operation) if not is_right(answer, case)] == []
 
 
@@ -66,7 +50,7 @@ def test_a_right_answer_is_right_in_every_case(kind: str) -> None:
 @pytest.mark.parametrize("place", [2, 3])
 def test_a_wrong_answer_is_wrong_in_some_case(kind: str, place: int) -> None:
     operation, right = registered(kind), EXAMPLES[kind][1]
-    answer = answer_of(right.replace(*EXAMPLES[kind][place], 1))
+    (answer,) = answered_in_file(right.replace(*EXAMPLES[kind][place], 1))
     assert any(not is_right(answer, case) for case in cases(operation))
 
 

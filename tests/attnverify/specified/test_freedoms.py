@@ -13,14 +13,7 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from attnverify.backends.implementation import Backend, Implementation
-from attnverify.backends.loader import implementation_of_function
-from attnverify.diagnosis.diagnose import diagnose
-from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import Case, case_of
-from attnverify.judge.judging import is_right
-from attnverify.specified import register
+from tests.attnverify.specified.told import answered, cases, failing, told
 
 
 def smooth_below(x: Float[ndarray, "R C"]) -> Float[ndarray, "R C"]:
@@ -70,25 +63,17 @@ ALLOWED = {
 }
 
 
-def judged(law: Any, kernel: Any, declared: Any = None) -> tuple[Implementation, list[Case]]:
-    """An implementation in NumPy's place, and the cases that it fails."""
-    register(law)
-    backend = Backend("mine", "mine", precision=declared)
-    implementation_of_function(backend, kernel, law.__name__, "torch")
-    drawn = (*fixed_cases(law.__name__), *draw_recipes(law.__name__, "any", 20, 0))
-    cases = [case_of(recipe, "float32") for recipe in drawn]
-    mine = backend.implementations[0]
-    return mine, [case for case in cases if not is_right(mine, case)]
+def told_of(law: Any, kernel: Any) -> str:
+    return told(answered(law, kernel)[0], cases(law.__name__, drawn=20))
 
 
 @pytest.mark.parametrize(("law", "kernel"), ALLOWED)
 def test_what_a_declaration_allows_is_told_with_it(law: Any, kernel: Any) -> None:
-    mine, failing = judged(law, kernel)
-    assert failing
-    told = str(diagnose(mine, failing))
-    declared = re.findall(r"declare PRECISION = ({.*}), under", told)
-    assert [loads(each) for each in declared] == [{"float32": ALLOWED[law, kernel]}], told
-    assert judged(law, kernel, loads(declared[0]))[1] == []
+    words = told_of(law, kernel)
+    declared = re.findall(r"declare PRECISION = ({.*}), under", words)
+    assert [loads(each) for each in declared] == [{"float32": ALLOWED[law, kernel]}], words
+    own = answered(law, kernel, loads(declared[0]))[0]
+    assert failing(own, cases(law.__name__, drawn=20)) == []
 
 
 @pytest.mark.parametrize(
@@ -96,6 +81,4 @@ def test_what_a_declaration_allows_is_told_with_it(law: Any, kernel: Any) -> Non
     [(squashed, in_half), (squashed, off_by_fifty_ulps), (smooth_below, with_another_limit)],
 )
 def test_what_no_declaration_allows_is_told_none(law: Any, kernel: Any) -> None:
-    mine, failing = judged(law, kernel)
-    assert failing
-    assert "declare" not in str(diagnose(mine, failing))
+    assert "declare" not in told_of(law, kernel)

@@ -8,15 +8,12 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from attnverify.backends.implementation import Backend, Implementation
-from attnverify.backends.loader import implementation_of_function
-from attnverify.diagnosis.diagnose import diagnose
 from attnverify.inputs.conditions import parse_condition
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.sampling import draw_recipes, resized
+from attnverify.inputs.sampling import resized
 from attnverify.judge.case import case_of
-from attnverify.judge.judging import is_right
 from attnverify.specified import register
+from tests.attnverify.specified.told import answered, cases, told
 
 
 def ratio_of_rows(x: Float[ndarray, "R C"], y: Float[ndarray, "R C"]) -> Float[ndarray, "R C"]:
@@ -52,20 +49,8 @@ WORDS = {
 
 @pytest.mark.parametrize("kernel", WORDS)
 def test_forgotten_strides_are_told_of_ones_own_operation(kernel: Any) -> None:
-    register(ratio_of_rows)
-    implementation = implementation_of(kernel)
-    drawn = (*fixed_cases("ratio_of_rows"), *draw_recipes("ratio_of_rows", "any", 20, 0))
-    every_case = [case_of(recipe, "float32") for recipe in drawn]
-    failing = [case for case in every_case if not is_right(implementation, case)]
-    passing = [case for case in every_case if case not in failing]
-    assert failing
-    assert WORDS[kernel] in str(diagnose(implementation, failing, passing=passing))
-
-
-def implementation_of(kernel: Any) -> Implementation:
-    backend = Backend("ratio", "ratio")
-    implementation_of_function(backend, kernel, "ratio_of_rows", "torch")
-    return backend.implementations[0]
+    own = answered(ratio_of_rows, kernel)[0]
+    assert WORDS[kernel] in told(own, cases("ratio_of_rows", drawn=20))
 
 
 def test_sizes_are_changed_as_the_specification_takes_them() -> None:

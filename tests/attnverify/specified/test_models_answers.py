@@ -3,24 +3,21 @@ What answers that language models wrote to problems of KernelBench have shown, i
 right one accused, errors of ours, and wrong ones that pass the benchmark's check.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from attnverify.backends.implementation import Implementation
-from attnverify.backends.loader import load
 from attnverify.catalogue.field_words import LAYOUT
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.outside import ANSWERS
-from attnverify.diagnosis.diagnose import diagnose
 from attnverify.inputs.conditions import parse_condition
 from attnverify.inputs.masks import visible_pairs
 from attnverify.inputs.memory_layouts import LAYOUTS
 from attnverify.inputs.recipe import Recipe
-from attnverify.judge.case import Case, case_of
-from attnverify.judge.judging import is_right, judge
-from attnverify.specified.registering import VARIABLE, register_file
+from attnverify.judge.case import case_of
+from attnverify.judge.judging import judge
+from attnverify.specified.registering import register_file
+from tests.attnverify.specified.told import answered_in_file, cases, failing, told
 
 PROBLEM = """
 import math
@@ -56,35 +53,12 @@ def get_init_inputs():
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
-    ANSWERS.clear()
-
-
 def answered(problem: str, answer: str, before: str = "") -> list[Implementation]:
     """The answer to a problem whose forward gives one, and the gradient of the answer."""
     Path("problem.py").write_text(PROBLEM.format(f"return {problem}"))
     register_file("problem.py")
     text = PROBLEM.replace("class Model", f"{before}\n\n\nclass ModelNew")
-    Path("answer.py").write_text(text.format(f"return {answer}"))
-    backend = load(str(Path("answer.py").absolute()))
-    assert not backend.broken, backend.broken
-    return backend.implementations
-
-
-def cases(operation: str) -> Iterator[Case]:
-    for parts in CATALOGUE[operation].fixed():
-        yield case_of(Recipe(operation, **parts), "float32")
-
-
-def told(answer: Implementation) -> str:
-    every_case = list(cases(answer.operation.name))
-    failing = [case for case in every_case if not is_right(answer, case)]
-    assert failing
-    passing = [case for case in every_case if case not in failing]
-    return str(diagnose(answer, failing, passing=passing))
+    return answered_in_file(text.format(f"return {answer}"))
 
 
 FLAT = """
@@ -126,9 +100,7 @@ def test_a_parameter_lies_as_a_model_makes_it() -> None:
     """A kernel that takes its weight for contiguous is right: what a module holds is."""
     linear = "F.linear(x, flat(self.linear.weight), self.linear.bias)"
     (answer, _) = answered("self.linear(x)", linear, FLAT)
-    assert [
-        case.recipe for case in cases(answer.operation.name) if not is_right(answer, case)
-    ] == []
+    assert failing(answer, cases(answer.operation.name)) == []
 
 
 def test_a_parameter_without_axes_is_drawn() -> None:

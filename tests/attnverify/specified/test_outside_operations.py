@@ -1,23 +1,22 @@
-"""Operations from outside, judged by their specification: right kernels pass, wrong are told."""
+"""
+Operations from outside, judged by their specification: right kernels pass, wrong are told. Each is
+judged in float32 and, in turn, in one of the halves; in the other of them nightly.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.implementation import Backend, Implementation
-from attnverify.backends.loader import implementation_of_function
-from attnverify.catalogue.operation import CATALOGUE
-from attnverify.diagnosis.diagnose import diagnose
+from attnverify.backends.implementation import Implementation
 from attnverify.inputs.fixed_cases import fixed_cases
-from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
-from attnverify.judge.errors import Disagreement
 from attnverify.judge.judging import judge
-from attnverify.specified import register
+from tests.attnverify.specified import told as asked
 from tests.outside import specifications
 from tests.outside.kernels import KERNELS
 
@@ -35,23 +34,25 @@ def one_thread() -> Iterator[None]:
 
 def implementations(operation: str, wrong: str = "") -> list[Implementation]:
     """A kernel of an operation from outside, and its gradient by autograd."""
-    if operation not in CATALOGUE:
-        register(getattr(specifications, operation))
-    kernel, backend = KERNELS[operation][0], Backend(operation, operation)
-    made = partial(kernel, wrong=wrong) if wrong else kernel
-    implementation_of_function(backend, made, operation, "torch")
-    return backend.implementations
+    kernel = KERNELS[operation][0]
+    own = partial(kernel, wrong=wrong) if wrong else kernel
+    return asked.answered(getattr(specifications, operation), own)
 
 
-def cases(operation: str, dtype: str) -> list[Case]:
-    recipes = (*fixed_cases(operation), *draw_recipes(operation, "any", 10, 0))
+def cases(operation: str, dtype: str = "float32") -> list[Case]:
     few = operation.removesuffix("_grad") in SLOW
-    short = [r for r in recipes if not few or r.sizes["N"] < 9]
-    return [case_of(recipe, dtype) for recipe in short]
+    every = asked.cases(operation, dtype, drawn=10)
+    return [case for case in every if not few or case.recipe.sizes["N"] < 9]
 
 
-@pytest.mark.parametrize("operation", KERNELS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def in_turn() -> Iterator[Any]:
+    for number, operation in enumerate(KERNELS):
+        for place, dtype in enumerate(("bfloat16", "float16", "float32")):
+            is_rare = place == number % 2
+            yield pytest.param(operation, dtype, marks=[pytest.mark.thorough] * is_rare)
+
+
+@pytest.mark.parametrize(("operation", "dtype"), in_turn())
 def test_a_right_kernel_and_its_gradient_keep_within_the_derived_bounds(
     operation: str, dtype: str
 ) -> None:
@@ -69,26 +70,6 @@ def test_a_large_call_is_bounded_whole() -> None:
     recipe = replace(fixed_cases("masked_mean")[0], sizes=sizes)
     assert recipe.is_large
     judge(kernel, case_of(recipe, "float32"))
-
-
-def failing_and_passing(implementation: Implementation) -> tuple[list[Case], list[Case]]:
-    failing, passing = [], []
-    for case in cases(implementation.operation.name, "float32"):
-        try:
-            judge(implementation, case)
-            passing.append(case)
-        except Disagreement:
-            failing.append(case)
-    return failing, passing
-
-
-@pytest.mark.parametrize(
-    ("operation", "wrong"),
-    [(operation, wrong) for operation, (_, names) in KERNELS.items() for wrong in names],
-)
-def test_a_wrong_kernel_is_noticed(operation: str, wrong: str) -> None:
-    failing, _ = failing_and_passing(implementations(operation, wrong)[0])
-    assert failing
 
 
 CAUSES = {
@@ -114,8 +95,20 @@ CAUSES = {
 }
 
 
+UNTOLD = [
+    (operation, wrong)
+    for operation, (_, names) in KERNELS.items()
+    for wrong in names
+    if (operation, wrong) not in CAUSES
+]
+
+
+@pytest.mark.parametrize(("operation", "wrong"), UNTOLD)
+def test_a_wrong_kernel_is_noticed(operation: str, wrong: str) -> None:
+    assert asked.failing(implementations(operation, wrong)[0], cases(operation))
+
+
 @pytest.mark.parametrize(("operation", "wrong"), CAUSES)
 def test_the_cause_is_told_in_the_words_of_the_line(operation: str, wrong: str) -> None:
-    implementation = implementations(operation, wrong)[0]
-    failing, passing = failing_and_passing(implementation)
-    assert CAUSES[operation, wrong] in str(diagnose(implementation, failing, passing=passing))
+    own = implementations(operation, wrong)[0]
+    assert CAUSES[operation, wrong] in asked.told(own, cases(operation))

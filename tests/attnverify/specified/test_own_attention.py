@@ -1,7 +1,6 @@
 """Somebody's own attention, which has no weights that a probe could ask for."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,6 @@ from jaxtyping import Float
 from numpy import ndarray
 
 import attnverify as av
-from attnverify.specified.registering import VARIABLE
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")  # what a run sets is taken back
 
 
 def thirds_halved(

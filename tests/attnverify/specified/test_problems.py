@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from attnverify.backends.functions import exported_functions
-from attnverify.catalogue.outside import ANSWERS
 from attnverify.specified.pytorch.problems import Problem, name_of_problem
-from attnverify.specified.registering import VARIABLE, load_module, register_file
+from attnverify.specified.registering import load_module, register_file
 from tests.support.run_attnverify import judged, load_backends_here
 
 LINEAR = """
@@ -104,13 +103,6 @@ def get_init_inputs():
     return []
 """
 LOGARITHM = CLASSES.replace("cross_entropy(predictions, targets)", "relu(predictions.log())")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
-    ANSWERS.clear()
 
 
 def written(problem: Problem) -> dict[str, str]:

@@ -22,7 +22,6 @@ from attnverify.precision import FORMATS, PRESETS
 from attnverify.specified import register
 from attnverify.specified.form import followed
 from attnverify.specified.pytorch import aten
-from attnverify.specified.registering import VARIABLE
 from tests.outside import specifications
 from tests.support.run_attnverify import judged, load_backends_here
 
@@ -330,10 +329,8 @@ def gate(x, w):
 
 
 def test_a_kernel_is_judged_by_a_function_of_pytorch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
     load_backends_here(monkeypatch)
     Path("my_spec.py").write_text(SPECIFICATION)
     Path("right.py").write_text(KERNEL.format(how=""))

@@ -1,6 +1,5 @@
 """Twelve problems: right answers are right, wrong ones wrong, also those that 1e-2 lets pass."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnverify.backends.implementation import Implementation
-from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
-from attnverify.catalogue.outside import ANSWERS
-from attnverify.diagnosis.diagnose import diagnose
-from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes
-from attnverify.judge.case import Case, case_of
-from attnverify.judge.judging import is_right
-from attnverify.specified.registering import VARIABLE, register_file
+from attnverify.specified.registering import register_file
 from tests.attnverify.specified.problems_in_own_words import EXAMPLES
+from tests.attnverify.specified.told import answered_in_file, cases, failing, told
 
 every = pytest.mark.parametrize("name", EXAMPLES)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "")
-    ANSWERS.clear()
 
 
 def registered(name: str) -> str:
@@ -36,25 +21,11 @@ def registered(name: str) -> str:
     return operation
 
 
-def answered(text: str) -> list[Implementation]:
-    """The answer, and its gradient."""
-    Path("answer.py").write_text(text)
-    backend = load(str(Path("answer.py").absolute()))
-    assert not backend.broken, backend.broken
-    return backend.implementations
-
-
-def cases(operation: str) -> Iterator[Case]:
-    for parts in CATALOGUE[operation].fixed():
-        yield case_of(Recipe(operation, **parts), "float32")
-
-
 @every
 def test_a_right_answer_is_right_and_so_is_its_gradient(name: str) -> None:
     operation = registered(name)
-    for answer in answered(EXAMPLES[name].answer()):
-        own = answer.operation.name
-        assert [case.recipe for case in cases(own) if not is_right(answer, case)] == [], operation
+    for answer in answered_in_file(EXAMPLES[name].answer()):
+        assert failing(answer, cases(answer.operation.name)) == [], operation
 
 
 CAUSES = {
@@ -85,22 +56,17 @@ def test_a_wrong_answer_is_wrong_and_its_cause_the_exchange_or_not_told(
     name: str, kind: str
 ) -> None:
     operation, example = registered(name), EXAMPLES[name]
-    answer = answered(example.answer(*getattr(example, kind)))[0]
-    drawn = [case_of(recipe, "float32") for recipe in draw_recipes(operation, "any", 10, 0)]
-    every_case = [*cases(operation), *drawn]
-    failing = [case for case in every_case if not is_right(answer, case)]
-    passing = [case for case in every_case if case not in failing]
-    assert failing
-    told = str(diagnose(answer, failing, passing=passing))
-    assert CAUSES[name, kind] in told if (name, kind) in CAUSES else "equals" not in told, told
+    answer = answered_in_file(example.answer(*getattr(example, kind)))[0]
+    words = told(answer, cases(operation, drawn=10))
+    assert CAUSES[name, kind] in words if (name, kind) in CAUSES else "equals" not in words, words
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_factors_of_a_product_are_rounded_to_the_format_that_is_told(dtype: torch.dtype) -> None:
     operation: Any = CATALOGUE[registered("9_linear_then_relu")]
     inputs = next(cases(operation.name)).inputs
-    told = f"both factors rounded to {str(dtype).removeprefix('torch.')} in `return F.relu"
-    (answer,) = (of for words, of, _ in operation.mutants() if words.startswith(told))
+    own = f"both factors rounded to {str(dtype).removeprefix('torch.')} in `return F.relu"
+    (answer,) = (of for words, of, _ in operation.mutants() if words.startswith(own))
     x, weight, bias = map(torch.tensor, inputs.values())
     wanted = (x.to(dtype).double() @ weight.to(dtype).double().T + bias).relu()
     np.testing.assert_allclose(answer(inputs), wanted, rtol=1e-9)
