@@ -52,7 +52,7 @@ def in_turn() -> Iterator[Any]:
             yield pytest.param(operation, dtype, marks=[pytest.mark.thorough] * is_rare)
 
 
-@pytest.mark.parametrize(("operation", "dtype"), in_turn())
+@pytest.mark.parametrize(("operation", "dtype"), [*in_turn()])
 def test_a_right_kernel_and_its_gradient_keep_within_the_derived_bounds(
     operation: str, dtype: str
 ) -> None:

@@ -14,7 +14,6 @@ from attnverify.judge.case import Case, case_of
 from attnverify.judge.judging import is_right
 from attnverify.specified import register
 
-
 LONG = 60
 
 
