@@ -4,6 +4,7 @@ A judge that cannot be fooled: every way of cheating that is known ends red, or 
 """
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -244,37 +245,33 @@ def copied(x):
 
 def shift_right(x):
 """
-NEVER = "answers calls without a kernel of Triton"
+NEVER = "; it answers calls without a kernel of Triton"
 BODIES = {
-    "launched": ("    return copied(by_torch(x))", ""),
-    "never": ("    return by_torch(x)", f"; it {NEVER}"),
+    "launched": ("return copied(by_torch(x))", ""),
+    "never": ("return by_torch(x)", NEVER),
     "swallowed": (
-        "    try:\n        return copied(by_torch(x), 16)\n"
+        "try:\n        return copied(by_torch(x), 16)\n"
         "    except Exception:\n        pass\n    return by_torch(x)",
-        f"; it {NEVER}, goes on after TypeError (line 28)",
+        f"{NEVER}, goes on after TypeError (line 28)",
+    ),
+    "refusing": (  # all of the first 12 draws, 3 of 48 not: other calls are looked at
+        "if x.shape[-1] % 16 or x.shape[-2] % 2:\n        raise NotImplementedError('width')\n"
+        "    return by_torch(x)",
+        NEVER,
     ),
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_a_kernel_that_is_never_launched_is_told(tmp_path: Path, name: str) -> None:
+def test_a_kernel_that_is_never_launched_is_told(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    code, told = BODIES[name]
-    (tmp_path / "mine.py").write_text(f"{KERNEL}{code}\n")
+    for name, (code, _) in BODIES.items():
+        (tmp_path / f"{name}.py").write_text(f"{KERNEL}    {code}\n")
+    files = [str(tmp_path / f"{name}.py") for name in BODIES]
     line = ("--op", "shift_right", "--dtype", "float32", "--profile", "quick", "-k", "values")
-    done = in_a_process("run", str(tmp_path / "mine.py"), *line, "-q")
-    assert done.status == 0 and "right in float32" in done.output
-    assert done.output.splitlines()[-1].partition(" cases)")[2] == told
-
-
-def test_what_a_file_refuses_is_looked_at_in_other_calls(tmp_path: Path) -> None:
-    pytest.importorskip("triton")
-    refused = "x.shape[-1] % 16 or x.shape[-2] % 2"  # all of the first 12 draws, 3 of 48 not
-    refuses = f"    if {refused}:\n        raise NotImplementedError('width')\n"
-    (tmp_path / "mine.py").write_text(f"{KERNEL}{refuses}    return by_torch(x)\n")
-    line = ("--op", "shift_right", "--dtype", "float32", "--profile", "quick", "-k", "values")
-    done = in_a_process("run", str(tmp_path / "mine.py"), *line, "-q")
-    assert done.output.splitlines()[-1].endswith(NEVER)
+    done = in_a_process("run", *files, *line, "-q", "--isolate", "none")
+    assert done.status == 0
+    found = dict(re.findall(r"(?m)^.*?(\w+)\.py: right in float32 \(.* cases\)(.*)$", done.output))
+    assert found == {name: told for name, (_, told) in BODIES.items()}
 
 
 SWALLOWS = """

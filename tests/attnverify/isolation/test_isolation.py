@@ -360,9 +360,9 @@ def test_a_child_that_was_forked_a_moment_ago_is_not_counted_twice(
     assert worker.excess().partition(",")[0] == told
 
 
-@pytest.mark.usefixtures("real_calls_are_judged")
 @pytest.mark.parametrize("backend", ["mixed_verdicts", "nondeterministic"])
 def test_isolated_or_not_the_tallies_are_the_same(backend: str) -> None:
+    """Of calls of the sizes that models make, too: test_a_backend_by_name_may_be_isolated."""
     line = ("--backend", str(SAMPLES / f"{backend}.py"), "--failures")
     one, two = (
         judged(*line, "here", "--isolate", "none"),

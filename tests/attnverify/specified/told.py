@@ -26,10 +26,10 @@ def answered(law: Callable[..., Any], kernel: Any, precision: Any = None) -> lis
     return backend.implementations
 
 
-def answered_in_file(text: str) -> list[Implementation]:
+def answered_in_file(text: str, file: str = "answer.py") -> list[Implementation]:
     """Load an answer from a file of its own, and its gradient."""
-    Path("answer.py").write_text(text)
-    backend = load(str(Path("answer.py").absolute()))
+    Path(file).write_text(text)
+    backend = load(str(Path(file).absolute()))
     assert not backend.broken, backend.broken
     return backend.implementations
 
