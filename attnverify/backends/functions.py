@@ -33,6 +33,9 @@ def functions_of(asked: Source, modules: list[ModuleType]) -> dict[str, Callable
     """Find the functions of the modules by name; where one alone was asked for, that one."""
     if not asked.function:
         return exported_functions(modules)
+    if asked.operation and parse_name(asked.operation) is None:
+        near = "".join(suggest_operation(asked.operation)) or f"{asked.operation}{NO_OPERATION}"
+        raise NotThere(f"{near}; attnverify list names them")
     found: Any = modules[0]
     for name in asked.function.split("."):
         if not hasattr(found, name):
@@ -175,13 +178,16 @@ def public_functions(module: ModuleType) -> list[str]:
     ]
 
 
+NO_OPERATION = " is no operation of the catalogue"
+
+
 def suggest_operation(name: str) -> list[str]:
     """
     A word about a function that is nearly an operation; helpers beside the operations are nobody's
     business.
     """
     close = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.8)
-    return [f"{name} is no operation of the catalogue; did you mean {close[0]}?"] if close else []
+    return [f"{name}{NO_OPERATION}; did you mean {close[0]}?"] if close else []
 
 
 def gradient_by_autograd(

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, get_args
 from attnverify import bounds
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.catalogue.outside import ANSWERS
+from attnverify.derived.tracing.node import NotUnderstood
 from attnverify.inputs.recipe import Recipe
 from attnverify.specified.form import Form, check_following, form_of
 from attnverify.specified.operation import CHAPTER, SpecifiedOperation
@@ -172,11 +174,21 @@ VARIABLE = "ATTNVERIFY_SPECIFICATION"
 def register_file(text: str) -> tuple[str, ...]:
     """
     Register the specifications of a file, or the one that is named, here and in the processes that
-    are started from here; their names.
+    are started from here; their names. Raises ValueError, with the line, where one raises an error.
     """
     place, _, named = text.partition(":")
     source = f"{Path(place).absolute()}{':' * bool(named)}{named}"
-    names = tuple(register(one, source).name for one in find_specifications(source))
+    try:
+        names = tuple(register(one, source).name for one in find_specifications(source))
+    except NotUnderstood:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one.lineno for one in frames if one.filename == str(Path(place).absolute())]
+        if not own:
+            raise
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"--spec: {Path(place).name}:{own[-1]}: {words}") from error
     told = os.environ.get(VARIABLE, "").split("\n")
     os.environ[VARIABLE] = "\n".join(dict.fromkeys([*filter(None, told), source]))
     return names

@@ -58,6 +58,16 @@ def test_a_misspelt_function_is_told_with_the_nearest() -> None:
     assert reason == "mine.py has no shift_rihgt; did you mean shift_right?"
 
 
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [("shift_rihgt", "; did you mean shift_right?"), ("OPERATION", "; attnverify list names them")],
+)
+def test_what_a_function_is_said_to_be_must_be_an_operation(named: str, words: str) -> None:
+    """It was judged as what its arguments fit, and told by the name that was no operation's."""
+    reason = load(f"{write(ATTENTION)}:flash={named}").broken
+    assert reason is not None and f"{named} is no operation of the catalogue{words}" in reason
+
+
 def test_a_folder_that_is_no_package_is_called_a_folder() -> None:
     write(RIGHT, "kernels/mine.py")
     assert "kernels is a folder without __init__.py" in (load("kernels").broken or "")
