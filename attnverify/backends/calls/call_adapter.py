@@ -17,6 +17,7 @@ from attnverify.backends.calls.terms import (
     is_causal_call,
     translate_given,
     translate_returned,
+    turn_mask,
 )
 from attnverify.backends.declarations import TAKES_NO, Declarations
 from attnverify.catalogue.operation import Operation, result_axes_of
@@ -46,7 +47,8 @@ def adapt_signature(
         extra = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
         given = dict(binding.fixed) | extra
         masked = bool(binding.causal) and inputs.get("mask") is not None
-        if masked and is_causal_call(operation, inputs, binding.align):
+        own_sense = inputs if "MASK" not in said else turn_mask("", operation, inputs)
+        if masked and is_causal_call(operation, own_sense, binding.align):
             inputs["mask"], given[binding.causal] = None, True
         if binding.scale:
             given[binding.scale] = inputs["query"].shape[-1] ** -0.5

@@ -155,7 +155,7 @@ def window_given(said: Any, operation: Operation, inputs: Given) -> Given:
 
 
 def mask_given(name: str, said: Any, operation: Operation, inputs: Given) -> Given:
-    """A boolean mask of which True shows a key, where it hides one by the specification."""
+    """A boolean mask in which True means the other of a key that is seen and one that is hidden."""
     mask: Any = inputs.get(name)
     return inputs | {name: ~mask} if "bool" in str(getattr(mask, "dtype", "")) else inputs
 
@@ -170,6 +170,17 @@ def shown_by_true(name: str) -> Term:
         lambda operation: name in operation.arguments,
         partial(mask_given, name),
     )
+
+
+def mask_of(operation: Operation) -> str:
+    """Name the mask of an attention of which True shows a key, "" where it has none such."""
+    name = operation.forward.mask
+    return name if name in ("mask", "visible") and "query" in operation.arguments else ""
+
+
+def turn_mask(said: Any, operation: Operation, inputs: Given) -> Given:
+    """A boolean mask of which True hides a key, where it shows one by the specification."""
+    return mask_given(mask_of(operation), said, operation, inputs)
 
 
 def has_causal_option(operation: Operation) -> bool:
@@ -266,6 +277,10 @@ TERMS: dict[str, Term] = {
         window_given,
     ),
     "ATTN_MASK": shown_by_true("attn_mask"),
+    "MASK": Term(
+        "'True hides'", lambda x: x == "True hides", ("True hides",),
+        "True in a mask is taken for a key that is hidden", lambda op: bool(mask_of(op)), turn_mask,
+    ),
     "KEY_PADDING_MASK": shown_by_true("key_padding_mask"),
 }  # fmt: skip
 """By the name that a file gives them. Results are translated in this order, arguments likewise."""

@@ -6,8 +6,10 @@ it does, and wrong where what it says is not true.
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from attnverify.backends.loader import load
 from attnverify.inputs.real.calls import everyday_calls
 from attnverify.judge.case import case_of
 from attnverify.judge.judging import judge
@@ -293,8 +295,6 @@ def test_a_narrower_dtype_is_found_without_an_lse(tmp_path: Path) -> None:
     ],
 )
 def test_what_nobody_means_is_refused(line: str, words: str, tmp_path: Path) -> None:
-    from attnverify.backends.loader import load
-
     file = tmp_path / "mine.py"
     file.write_text(attention(declared=line))
     assert words in str(load(str(file)).broken)
@@ -312,6 +312,39 @@ def multi_head_attention(query, key, value, parameters, num_heads, attn_mask=Non
     return torch_impl.multi_head_attention(query, key, value, parameters, num_heads,
                                            attn_mask, key_padding_mask)
 """
+
+
+HIDING = """\
+import numpy as np
+{declared}
+
+
+def scaled_dot_product_attention(query, key, value, mask=None{more}):
+    if {asked}:
+        return "the causal mask"
+    score = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
+    if mask is not None:
+        score = np.where(mask, -np.inf, score) if mask.dtype == bool else score + mask
+    top = score.max(-1, keepdims=True)
+    e = np.exp(score - np.where(np.isfinite(top), top, 0))
+    total = e.sum(-1, keepdims=True)
+    return (e / np.where(total > 0, total, 1) @ value).astype(query.dtype)
+"""
+
+
+def test_a_mask_of_which_true_hides_is_found_out_in_plain_attention(tmp_path: Path) -> None:
+    """It was a mistake, and no line said it otherwise."""
+    line = 'MASK = "True hides"'
+    assert told(tmp_path, HIDING.format(declared="", more="", asked=False)) == [line]
+    causal = line + '\nARGUMENTS = {"is_causal": "causal mask"}'
+    file = tmp_path / "mine.py"
+    file.write_text(HIDING.format(declared=causal, more=", is_causal=False", asked="is_causal"))
+    (one,) = load(str(file)).implementations
+    given, shown = np.zeros((1, 1, 2, 2)), np.tri(2, dtype=bool)
+    assert one.function(query=given, key=given, value=given, mask=shown) == "the causal mask"
+    given[0, 0, 1, 1] = 1
+    seen = one.function(query=0 * given, key=given, value=given, mask=np.array([[0, 1]]) == 1)
+    assert seen[0, 0, :, 1].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
