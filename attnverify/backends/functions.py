@@ -214,6 +214,8 @@ GUESSED = "is taken for"
 
 PLAIN = "scaled_dot_product_attention"
 """What a function of query, key and value is taken for."""
+SHARED = "grouped_attention"
+"""The same where several heads of queries share one of keys."""
 
 
 def guess_operation(
@@ -246,6 +248,8 @@ def guess_operation(
                 f"{name} {GUESSED} {chosen[0]}, by its arguments{causal}; if it is another: "
                 f"attnverify run {place}=OPERATION"
             )
+            if chosen[0] == PLAIN and SHARED in found:
+                told += f"; as {SHARED} where keys have fewer heads than queries: not judged here"
             return chosen[0], functions[name], told, {"CAUSAL": True} if is_causal else {}
     return None
 

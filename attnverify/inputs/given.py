@@ -312,8 +312,14 @@ def sizes_of(operation: Operation, inputs: Inputs) -> dict[str, int]:
             raise ValueError(f"inputs: {name}: wanted [{axes}], got shape {array.shape}")
         for letter, size in zip(wanted[::-1], array.shape[::-1], strict=False):
             if len(letter) == 1 and sizes.setdefault(letter, size) != size:
-                raise ValueError(f"inputs: {name}: wanted {letter} = {sizes[letter]}, got {size}")
+                shared = letter == "H" and name == "key" and sizes["H"] % max(size, 1) == 0
+                hint = FEWER_HEADS if shared else ""
+                wanted_size = f"{letter} = {sizes[letter]}"
+                raise ValueError(f"inputs: {name}: wanted {wanted_size}, got {size}{hint}")
     return sizes | ({"B": len(inputs["query_starts"]) - 1} if operation.is_packed else {})
+
+
+FEWER_HEADS = "; keys of fewer heads than queries are those of --op grouped_attention"
 
 
 def save_inputs(inputs: Mapping[str, Any], folder: str) -> str:

@@ -132,6 +132,8 @@ class Search:
     """The column, where what fails is told as it is found."""
     first: FailureRecord | None = None
     """What failed first, where that is told."""
+    narrower: str = ""
+    """The dtype in which the function computes, which explains some failures and not all."""
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
@@ -255,8 +257,20 @@ class Search:
             for kind, cases in self.failing.items()
             if (left := [case for case in cases if case not in found.explained])
         }
-        self.failing = kept
+        self.failing, self.narrower = kept, found.dtype
         return "" if kept else str(found)
+
+    def seen_in_narrower(self) -> "Search":
+        """
+        Show what is left of the failures in the dtype in which the function computes, where nothing
+        else is wrong with them: in the wider one a smaller call fails by its rounding alone.
+        """
+        other = replace(self, dtype=self.narrower, failing={}, passing=[], aspect="")
+        for case in chain(self.passing, *self.failing.values()):
+            other.judge(case.recipe)
+        other.tally = self.tally
+        alike = other.failing and {*other.failing} <= {*self.failing}
+        return other if alike else self
 
     def find_undeclared(self) -> str:
         """
@@ -467,6 +481,9 @@ def search_for_failures(
         return search.tally + Tally(findings=[Finding(DOES_NOT_COMPILE, message=words)])
     if exceeded := search.find_exceeded():
         return unsupported(exceeded)
+    if search.narrower:
+        search = search.seen_in_narrower()
+        cell = replace(cell, dtype=search.dtype)
     if search.is_aligned_at_start(cell.implementation):
         return judge_equal_lengths(search, cell, cases)
     if search.failing and (said := search.find_unsaid(cell)):

@@ -160,6 +160,8 @@ def test_the_one_function_of_a_file_is_judged_whatever_its_name(
     told = " ".join(done.output.split())
     assert done.status == 0 and f"{name} is taken for {operation}, by its arguments" in told
     assert f"if it is another: attnverify run {file}:{name}=OPERATION" in told
+    shared = "as grouped_attention where keys have fewer heads than queries: not judged here" in told
+    assert shared == (name == "flash")  # a wrong sharing of heads was green without a word
 
 
 IN_TURN = ATTENTION.replace(
@@ -214,12 +216,15 @@ def test_the_last_line_names_the_operation_that_was_guessed(quiet: tuple[str, ..
 
 def test_ones_own_tensors_are_judged_as_op_says_whatever_the_only_function_is_called() -> None:
     """--op was asked for, and then there was nothing of it."""
-    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype("float32")
+    x = np.random.default_rng(0).normal(size=(1, 4, 3, 4)).astype("float32")
     np.savez("own.npz", query=x, key=x, value=x)
     write(IN_TURN.replace("flash", "mine") + '\n\nFEATURES = {"lse": False}\n')
     done = verify("run", "mine.py", "--op", "grouped_attention", "--inputs", "own.npz")
     assert "nothing of --op" not in done.output
     assert "right in float32 (values: 1 case" in done.output.splitlines()[-1]
+    np.savez("fewer.npz", query=x, key=x[:, :2], value=x[:, :2])
+    told = " ".join(verify("run", "mine.py", "--inputs", "fewer.npz").output.split())
+    assert "keys of fewer heads than queries are those of --op grouped_attention" in told
     write("import helper\n\nsoftmax = helper.f\n\n\ndef make(x):\n    return x\n")
     assert only_function("mine.py") == ""
 

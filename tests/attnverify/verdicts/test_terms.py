@@ -57,9 +57,9 @@ def attention(change: str = "pass", declared: str = "", window: bool = False, be
     return ATTENTION.format(change=change, declared=declared, with_itself=window, behind=behind)
 
 
-def told(folder: Path, text: str, aspect: str = "values") -> list[str]:
+def told(folder: Path, text: str, aspect: str = "values", dtype: str = "float32") -> list[str]:
     """The lines that a failing file is told to add."""
-    result = judge_file(folder, text, "float32", aspect)
+    result = judge_file(folder, text, dtype, aspect)
     assert result.verdict == "failed"
     notes = [note for finding in result.findings for note in finding.notes]
     return [line for note in notes for line in re.findall(r"[A-Z_]+ = [^;]*", note)]
@@ -324,7 +324,7 @@ def scaled_dot_product_attention(query, key, value, mask=None{more}):
         return "the causal mask"
     score = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
     if mask is not None:
-        score = np.where(mask, -np.inf, score) if mask.dtype == bool else score + mask
+        score = np.where(mask, -np.inf, score) if mask.dtype == bool else score + mask.astype(score.dtype)
     top = score.max(-1, keepdims=True)
     e = np.exp(score - np.where(np.isfinite(top), top, 0))
     total = e.sum(-1, keepdims=True)
@@ -345,6 +345,16 @@ def test_a_mask_of_which_true_hides_is_found_out_in_plain_attention(tmp_path: Pa
     given[0, 0, 1, 1] = 1
     seen = one.function(query=0 * given, key=given, value=given, mask=np.array([[0, 1]]) == 1)
     assert seen[0, 0, :, 1].tolist() == [1, 1]
+
+
+def test_arithmetic_in_float32_hides_no_other_mistake_from_float64(tmp_path: Path) -> None:
+    """What was left was shown by a smaller call, which only its rounding made wrong."""
+    given = "(x.astype(np.float32) for x in (query, key, value))"
+    narrow = f"    kept, query, key, value = query.dtype, *{given}"
+    text = HIDING.format(declared="", more="", asked=False)
+    text = text.replace("    score", f"{narrow}\n    score", 1)
+    text = text.replace("value).astype(query.dtype)", "value).astype(kept)")
+    assert told(tmp_path, text, dtype="float64") == ['MASK = "True hides"']
 
 
 @pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
