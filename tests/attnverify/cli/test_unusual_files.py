@@ -160,7 +160,9 @@ def test_the_one_function_of_a_file_is_judged_whatever_its_name(
     told = " ".join(done.output.split())
     assert done.status == 0 and f"{name} is taken for {operation}, by its arguments" in told
     assert f"if it is another: attnverify run {file}:{name}=OPERATION" in told
-    shared = "as grouped_attention where keys have fewer heads than queries: not judged here" in told
+    shared = (
+        "as grouped_attention where keys have fewer heads than queries: not judged here" in told
+    )
     assert shared == (name == "flash")  # a wrong sharing of heads was green without a word
 
 

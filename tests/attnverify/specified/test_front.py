@@ -170,7 +170,10 @@ def test_a_wrong_kernel_is_told_in_the_words_of_the_specification(
         ),
         (("def rms_norm", "def 2"), "my_spec.py cannot be imported: SyntaxError"),
         (("np.mean(x * x,", "np.mean(y * x,"), "my_spec.py:9: NameError: name 'y'"),
-        (('gain: Float[ndarray, "F"]', 'gain: Float[ndarray, "G"]'), "my_spec.py:9: ValueError: op"),
+        (
+            ('gain: Float[ndarray, "F"]', 'gain: Float[ndarray, "G"]'),
+            "my_spec.py:9: ValueError: op",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(change: tuple[str, str], words: str) -> None:
