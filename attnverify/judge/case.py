@@ -154,13 +154,13 @@ class Case:
             self._errors[precision] = errors_of(self)(precision)
         return self._errors[precision]
 
-    @cached_property
+    @property
     def _reference_error(self) -> Any:
         """
         The part of the bounds that is the same under every declared arithmetic: what the
         specification's own float64 may err.
         """
-        return errors_of(self)(REFERENCE)
+        return self._error(REFERENCE)
 
     def is_discriminating(self, precision: Precision) -> bool:
         """
