@@ -122,6 +122,18 @@ class Changed(File):
                     moved = [*others[:to], one, *others[to:]]
                     words = f"with `{first}` behind line {own[to].end_lineno}"
                     yield from self.with_block(block, field, moved, one.lineno, words)
+            yield from self.of_runs(block, field, own)
+
+    def of_runs(self, block: ast.AST, field: str, own: list[Any]) -> Found:
+        """Two or three statements in a row that are left out together."""
+        for at, length in product(range(len(own)), (2, 3)):
+            run, others = own[at : at + length], [*own[:at], *own[at + length :]]
+            free = [
+                x for x in run if not (isinstance(x, (ast.Return, Function)) or is_docstring(x))
+            ]
+            if len(free) == length and others and all(map(self.is_reached, run)):
+                words = f"without lines {run[0].lineno} to {run[-1].end_lineno}"
+                yield from self.with_block(block, field, others, run[0].lineno, words)
 
     def of_assigned(self) -> Found:
         """What is added to a name, or to a place, and not put there; and the other way round."""
@@ -268,9 +280,15 @@ class Changed(File):
                 yield from self.replaced(part, filled(form, x=part))
 
     def of_unread(self) -> Found:
-        """A part with an argument beside it that its function never reads."""
+        """A part beside an argument that its function never reads, or a place of it that it has."""
         for function, part in self.growing():
-            yield from self.grown_by(part, unread_by(function))
+            own, names = (
+                [x for x in ast.walk(part) if isinstance(x, ast.Subscript)],
+                unread_by(function),
+            )
+            places = [ast.Subscript(ast.Name(name), x.slice) for name in names for x in own]
+            texts = dict.fromkeys([*names, *map(ast.unparse, places)])
+            yield from self.grown_by(part, [*texts])
 
     def of_grown_by_names(self) -> Found:
         """A part with a name of its function, or a number that the file names, beside it."""
@@ -281,7 +299,7 @@ class Changed(File):
 
     def grown_by(self, part: Any, names: list[str]) -> Found:
         for name, form in product(names, GROWN_BY):
-            yield from self.replaced(part, filled(form, x=part, y=ast.Name(name, ast.Load())))
+            yield from self.replaced(part, filled(form, x=part, y=expression(name)))
 
     def growing(self) -> Iterator[tuple[Function, Any]]:
         """The parts that are values: no functions, no modules."""

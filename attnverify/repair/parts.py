@@ -18,6 +18,7 @@ ALIKE = (
 """Functions that stand for one another where their arguments allow it."""
 COLUMNS = ("x[..., None]", "x[:, None]")
 GROWN = (
+    "0",
     "x ** 0.5",
     "1 / x",
     "-x",
@@ -83,13 +84,16 @@ def other_constants(value: Any) -> tuple[Any, ...]:
 
 def other_calls(part: ast.Call) -> Iterator[ast.AST]:
     """
-    A call without itself, with two arguments exchanged, without one that has a name, of a part of
-    its argument alone, of the other of two nested functions first, of a function like it.
+    A call without itself, or the one before it too, with two arguments exchanged, without one that
+    has a name, of a part of its argument alone, of the other of two nested functions first, of a
+    function like it.
     """
     if len(part.args) == 1 and not part.keywords:
         yield part.args[0]
     if isinstance(part.func, ast.Attribute):
         yield part.func.value
+        if isinstance(of_value := getattr(part.func.value, "func", None), ast.Attribute):
+            yield of_value.value
     if part.args and isinstance(inner := part.args[0], ast.BinOp):
         yield ast.BinOp(with_first(part, inner.left), inner.op, inner.right)
     if part.args and isinstance(inner := part.args[0], ast.Call) and inner.args:

@@ -70,6 +70,10 @@ OTHERS = {
     "a word": ("return q['a'] + k['b']", "`'b'` instead of `'a'`"),
     "an attribute": ("return q.left @ k[0] + q.right", "`q.right` instead of `q.left`"),
     "what is never read": ("return q + k", "`(q + k) @ s` instead of `q + k`"),
+    "a place of what is never read": ("return q[0] * k", "`q[0] * k - s[0]` instead of"),
+    "two statements": ("q = -q\n    k = -k\n    return q + k", "without lines 5 to 6"),
+    "two calls": ("return q.half().float()", "`q` instead of `q.half().float()`"),
+    "no value": ("return q[s:] + k", "`0` instead of `s`"),
     "a number with a name": ("return q + k", "`k / HALF` instead of `k`"),
     "nothing": ("return q + 3.0", "`0.0` instead of `3.0`"),
     "a factor elsewhere": (
