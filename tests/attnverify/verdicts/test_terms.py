@@ -324,7 +324,8 @@ def scaled_dot_product_attention(query, key, value, mask=None{more}):
         return "the causal mask"
     score = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
     if mask is not None:
-        score = np.where(mask, -np.inf, score) if mask.dtype == bool else score + mask.astype(score.dtype)
+        added = np.where(mask, -np.inf, 0) if mask.dtype == bool else mask
+        score = score + added.astype(score.dtype)
     top = score.max(-1, keepdims=True)
     e = np.exp(score - np.where(np.isfinite(top), top, 0))
     total = e.sum(-1, keepdims=True)
