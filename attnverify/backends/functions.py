@@ -24,6 +24,7 @@ from attnverify.backends.modules import NotThere, parse_module
 from attnverify.backends.source import Source, parse_source
 from attnverify.catalogue.operation import CATALOGUE, Operation, parse_name
 from attnverify.catalogue.outside import answers_of
+from attnverify.catalogue.pytrees import leaves
 from attnverify.field_names import IN_THE_FIELD
 
 BACKEND_FUNCTIONS = ("from_numpy", "to_numpy", "synchronize", "missing")
@@ -219,14 +220,16 @@ SHARED = "grouped_attention"
 
 
 def guess_operation(
-    functions: Mapping[str, Callable[..., Any]], declared: Declarations, source: str
+    functions: Mapping[str, Callable[..., Any]], backend: Backend
 ) -> tuple[str, Callable[..., Any], str, dict[str, Any]] | None:
     """
-    Name the operation that the one function may be that takes arguments of one and is no helper of
-    another, and say so: that whose name, or the field's name for it, its own or the file's holds,
-    else the plain attention, else the only one that is called with such arguments. What the names
-    declare besides comes last: that it is causal. None where nothing is plain.
+    Name the operation that the one function of a file may be that takes arguments of one and is no
+    helper of another, and say so: that whose name, or the field's name for it, its own or the
+    file's holds, else the plain attention, or that of shared heads where a function without kernels
+    answers fewer heads of keys; else the only one that is called with such arguments. What the
+    names declare besides comes last: that it is causal. None where nothing is plain.
     """
+    declared, source = backend.declared, backend.source
     if any(map(parse_name, functions)):
         return None
     taken = {name: bindings_of(functions[name], declared) for name in names_uncalled(functions)}
@@ -241,17 +244,36 @@ def guess_operation(
     plain = [one for one in whole if one == PLAIN]
     for chosen in (named, plain, whole):
         if len(chosen) == 1:
+            may_share = chosen[0] == PLAIN and SHARED in found
+            is_asked = may_share and not (backend.has_kernels or backend.machine)
+            shares = is_asked and shares_heads(functions[name], backend)
+            one = SHARED if shares else chosen[0]
             place = source if parse_source(source).function else f"{source}:{name}"
-            is_causal = "_causal_" in words and lacks_causality(chosen[0], found[chosen[0]])
-            causal = ", and for causal, by its name or its file's" if is_causal else ""
+            is_causal = "_causal_" in words and lacks_causality(one, found[one])
+            by = "by its arguments" + ", and as it takes fewer heads of keys" * shares
+            by += ", and for causal, by its name or its file's" * is_causal
             told = (
-                f"{name} {GUESSED} {chosen[0]}, by its arguments{causal}; if it is another: "
-                f"attnverify run {place}=OPERATION"
+                f"{name} {GUESSED} {one}, {by}; if it is another: attnverify run {place}=OPERATION"
             )
-            if chosen[0] == PLAIN and SHARED in found:
+            if may_share and not is_asked:
                 told += f"; as {SHARED} where keys have fewer heads than queries: not judged here"
-            return chosen[0], functions[name], told, {"CAUSAL": True} if is_causal else {}
+            return one, functions[name], told, {"CAUSAL": True} if is_causal else {}
     return None
+
+
+def shares_heads(function: Callable[..., Any], backend: Backend) -> bool:
+    """
+    Tell whether an attention answers four heads of queries and two of keys: sizes that no other
+    order of the axes allows.
+    """
+    sizes = {"query": (1, 4, 3, 8), "key": (1, 2, 5, 8), "value": (1, 2, 5, 8)}
+    try:
+        made: Any = backend.library and backend.library.from_numpy
+        given = {name: made(np.ones(own), "float32") for name, own in sizes.items()}
+        output = adapt_signature(function, CATALOGUE[PLAIN], backend.declared)(**given)
+        return bool(next(leaves(output)).shape == sizes["query"])
+    except Exception:  # who knows of no heads that are shared may do anything
+        return False
 
 
 def lacks_causality(operation: str, binding: Binding) -> bool:

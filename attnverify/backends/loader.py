@@ -129,9 +129,7 @@ def populate(
         if backend.missing:
             return backend
         resolve_all(backend)
-        if backend.declared is not STRICT and (
-            guess := guess_operation(functions, backend.declared, backend.source)
-        ):
+        if backend.declared is not STRICT and (guess := guess_operation(functions, backend)):
             functions = {guess[0]: guess[1]}
             backend.notes.append(guess[2])
             terms = {**guess[3], **backend.declared.terms}

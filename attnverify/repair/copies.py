@@ -86,7 +86,7 @@ class Copies:
             return own.name, ()
         module = self.executed([self.compiled(self.text)])
         functions = functions_of(asked, [module])
-        if guess := guess_operation(functions, own.backend.declared, own.backend.source):
+        if guess := guess_operation(functions, own.backend):
             functions = {guess[0]: guess[1]}
         forward = f"{own.operation.forward.name}_{own.how}".removesuffix("_")
         name = own.name if own.name in functions else forward
