@@ -37,6 +37,7 @@ from attnverify.diagnosis.matching.by_text import match_text
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several, match_told
+from attnverify.diagnosis.matching.told_numbers import of_the_file_first, without
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom, find_narrow_step
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
@@ -278,14 +279,14 @@ def tell_apart(
     """
     if len(best) < 2:
         return best
-    first, *others = best
+    first, *others = best = of_the_file_first(best, implementation)
     for other in reversed(others):
         cases = where_they_differ(first[0], other[0], implementation.operation.name, dtype)
         found = look_at(implementation, cases, budget)
         if not found and cases and not all(budget.left):
             break  # nobody knows
         # where none answers, they differ in nothing, or in what the implementation does not take
-        left = reduce(explaining, found, best) if found else [x for x in best if x is not other]
+        left = reduce(explaining, found, best) if found else without(best, other, implementation)
         if len(left) < len(best):
             return tell_apart(implementation, left, dtype, budget)
     return best[:2]

@@ -14,6 +14,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.operation import Operation
+from attnverify.diagnosis import sentences as say
 from attnverify.reference import attention
 from attnverify.reference.attention import HIDDEN
 from attnverify.reference.staged_attention import Change, StagedAttention
@@ -128,9 +129,7 @@ SENTINELS: dict[str, Change] = {
         lowest, softmax="float32", zeroed=emptied_by_mask
     ),
     **{
-        f"hidden scores at {number:g}, which is a number and not minus infinity": Sentinel(
-            partial(no_lower_than, number)
-        )
+        say.HIDDEN_AT.format(number=number): Sentinel(partial(no_lower_than, number))
         for number in NUMBERS
     },
     HALF: Sentinel(

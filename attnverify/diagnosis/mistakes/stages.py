@@ -17,6 +17,7 @@ from attnverify.catalogue.operation import Operation
 from attnverify.conventions.convention import conventions
 from attnverify.conventions.slopes import below
 from attnverify.conventions.stage_changes import behind_causal, float_mask
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.mistakes.arithmetic import describe_rounding
 from attnverify.diagnosis.mistakes.gradients import dropped_for_weights
 from attnverify.diagnosis.mistakes.sentinels import (
@@ -286,7 +287,7 @@ def averaged_or_nan(operation: Operation) -> Iterator[tuple[tuple[str, Change], 
     if FLOATS(operation):
         nan = EMPTIED[0], partial(replace, empty=np.nan)
         for number in NUMBERS:
-            yield (BOOLEAN_AT.format(number=number), partial(hidden_at, number)), nan
+            yield (say.BOOLEAN_HIDDEN_AT.format(number=number), partial(hidden_at, number)), nan
 
 
 def rounded_stages(operation: Operation) -> Iterator[tuple[str, Change]]:
@@ -537,7 +538,6 @@ ROUNDED_STAGES: tuple[tuple[Applies, str, str, Callable[..., StagedAttention]], 
 )
 """What is rounded, and the field of PRECISION that says so: inputs such as masks have none."""
 
-BOOLEAN_AT = "keys that a boolean mask hides at {number:g}, which is a number"
 EMPTIED: tuple[str, Change] = (
     "NaN in rows that a float mask empties",
     partial(float_mask, lambda s: replace(s, empty=np.nan)),
@@ -553,7 +553,7 @@ STAGE_MISTAKES: tuple[tuple[Applies, str, Change], ...] = (
         for number in (-1e4, -1e9)
     ),
     *(
-        (FLOATS, BOOLEAN_AT.format(number=number), partial(hidden_at, number))
+        (FLOATS, say.BOOLEAN_HIDDEN_AT.format(number=number), partial(hidden_at, number))
         for number in NUMBERS
     ),
     *(

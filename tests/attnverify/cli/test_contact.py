@@ -228,9 +228,16 @@ def softmax(score, mask=None):
         (ONE_LESS.replace("KEYS", ":-1"), "a sum that leaves out the last key"),
         (ONE_LESS.replace("KEYS", "1:"), "a sum that leaves out the first key"),
         (AVERAGED, "keys that a boolean mask hides at -1e+09"),
+        (AVERAGED.replace("1e9", "1e5"), "keys that a boolean mask hides at -100000"),
         (AVERAGED.replace("1e9", "100"), "1. hidden scores at a number in place of minus infinity"),
     ],
-    ids=["the book's planted fault", "its twin", "the front page's picture", "another number"],
+    ids=[
+        "the book's planted fault",
+        "its twin",
+        "the front page's picture",
+        "the file's",
+        "another number",
+    ],
 )
 def test_what_the_book_plants_is_told_by_name(text: str, words: str) -> None:
     Path("mine.py").write_text(text)

@@ -199,6 +199,14 @@ TEXTS: dict[str, Filled] = {
         {"number": -1.0},
         "hidden scores at -1, which is a number and not minus infinity",
     ),
+    "BOOLEAN_HIDDEN_AT": (
+        {"number": -1e9},
+        "keys that a boolean mask hides at -1e+09, which is a number",
+    ),
+    "BOOLEAN_HIDDEN_AT_SOME": (
+        {},
+        "keys that a boolean mask hides at a number in place of minus infinity",
+    ),
     "HIDDEN_AT_SOME": ({}, "hidden scores at a number in place of minus infinity"),
     "ADDED_TO_HIDDEN": (
         {"number": -5.0},
