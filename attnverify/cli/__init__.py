@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"attnverify: {error}; {ADVICE.get(error.name or '', DOCTOR)}", file=sys.stderr)
         return 2
     except Exception:  # a mistake of ours must not read as the kernel's: 1 is a verdict
+        if is_folder_gone():
+            print("attnverify: the folder in which it was started is gone", file=sys.stderr)
+            return 2
         traceback.print_exc()
         print(
             "attnverify: an error of attnverify itself, no verdict; please report these lines",
@@ -58,6 +61,14 @@ def ended_as_by_hand() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def is_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def see_the_folder() -> None:

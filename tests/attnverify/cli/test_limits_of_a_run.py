@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from attnverify import cli
 from attnverify.judge.invoke import announce
 from attnverify.plugin.state import State
 from attnverify.report.html.run_page import describe_outcome
@@ -293,3 +294,19 @@ def test_a_module_s_code_is_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPa
     assert before == fingerprint(["kernels_of_mine"]) != fingerprint(["kernels_of_mine"], "seed 1")
     Path("kernels_of_mine/softmax.cu").write_text("__global__")
     assert fingerprint(["kernels_of_mine"]) != before
+
+
+def test_a_folder_that_vanishes_is_no_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with twenty lines of a traceback, to be reported to us."""
+
+    def vanish(_: list[str]) -> int:
+        (tmp_path / "gone").rmdir()
+        raise FileNotFoundError("gone")
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(cli, "run_command", vanish)
+    assert cli.main(["run", "mine.py"]) == 2
+    assert capsys.readouterr().err == "attnverify: the folder in which it was started is gone\n"
