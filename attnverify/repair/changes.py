@@ -72,16 +72,19 @@ class Change:
 Reached = Callable[[ast.stmt], bool]
 
 
-def single_changes(text: str, *reached: Reached) -> Iterator[Change]:
+def single_changes(
+    text: str, *reached: Reached, suspected: Reached | None = None
+) -> Iterator[Change]:
     """
-    List the changes of the statements of a file's functions that are reached, each text once: the
-    likely ones of the first that is asked for and of the next, then the others of both. Raises
-    SyntaxError for what is no Python.
+    List the changes of the statements of a file's functions that are reached, each text once: all
+    of those that are suspected, then the likely ones of the first that is asked for and of the
+    next, then the others of both. Raises SyntaxError for what is no Python.
     """
     files = [Changed(ast.parse(text), own) for own in reached or [lambda _: True]]
+    first = [Changed(ast.parse(text), suspected)] if suspected else []
     own = files[0].statements
     seen = {*own}
-    for is_likely, file in product((True, False), files):
+    for is_likely, file in chain(product((True, False), first), product((True, False), files)):
         for line, words, at in file.changes(is_likely):
             if (changed := ast.unparse(file.tree.body[at])) not in seen:
                 seen.add(changed)

@@ -26,8 +26,11 @@ from typing import Any
 from attnverify.backends.implementation import Backend, Implementation
 from attnverify.backends.source import parse_source
 from attnverify.device_assignment import devices
+from attnverify.diagnosis.call_budget import CallBudget
+from attnverify.diagnosis.whereabouts.first_line import find_parting
 from attnverify.inputs.recipe import Recipe
 from attnverify.judge.case import Case
+from attnverify.judge.observation import observe, passed_observation
 from attnverify.machine import count_processors
 from attnverify.repair.calls import (
     LONGEST,
@@ -93,6 +96,23 @@ def reached_by(
     return [lambda own: own.lineno not in right and is_reached(own), is_reached][not right :]
 
 
+def suspected_in(
+    copies: Copies, failing: Sequence[Case], passing: Sequence[Case]
+) -> Callable[[ast.stmt], bool] | None:
+    """
+    Whether a statement stands between the last variable that is right and the first that is not;
+    None where nothing tells.
+    """
+    own = copies.own
+    if not copies.path or own.backend.has_kernels:
+        return None
+    right = [passed_observation(own, case) for case in passing]
+    found, _ = find_parting(own, observe(own, failing), right, CallBudget())
+    if found is None:
+        return None
+    return reached_in(copies.text, [{found.line, *range(found.since + 1, found.line)}])
+
+
 def first_wrong(
     backend: Backend, dtype: str, name: str, known: Path
 ) -> tuple[Implementation, list[Case], list[Case]]:
@@ -131,6 +151,7 @@ def search(
     tell({"name": own.name, "parts": parts} | failed)
     copies = Copies(own, folder)
     reached, cases = reached_by(copies, failing, passing), [*failing, *passing]
+    suspected = suspected_in(copies, failing, passing)
     longest = min(LONGEST, max(SHORTEST, SLOWER * seconds_of(own, cases)))
     begun, at, spent = [begin] * parts, mmap(-1, 8 * parts), mmap(-1, 8 * parts)
 
@@ -139,7 +160,7 @@ def search(
         before = int.from_bytes(spent[own_place])
         copies.folder = str(Path(folder, str(part)))
         Path(copies.folder).mkdir(exist_ok=True)
-        changes = enumerate(single_changes(copies.text, *reached), 1)
+        changes = enumerate(single_changes(copies.text, *reached, suspected=suspected), 1)
         for number, change in islice(changes, begun[part], None):
             if number % parts != part:
                 continue

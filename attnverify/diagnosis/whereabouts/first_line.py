@@ -161,19 +161,30 @@ def first_wrong_line(
     budget: CallBudget,
 ) -> str:
     """Say which line of a file differs first, and from what; "" where nothing shows it."""
+    found, wrong = find_parting(implementation, failing, passed, budget)
+    if found is None:
+        return last_agreeing(wrong)
+    template = say.FIRST_LINE if found.before else say.FIRST_LINE_ALONE
+    return template.format(**vars(found))
+
+
+def find_parting(
+    implementation: Implementation,
+    failing: Sequence[Observation],
+    passed: Sequence[Observation],
+    budget: CallBudget,
+) -> "tuple[Parting | None, list[Looked]]":
+    """Find where most calls that fail part, and what was seen in them."""
     backend = implementation.backend
     if backend.machine is not None or backend.by_name or implementation.operation.exact:
-        return ""
+        return None, []
     right = [x for o in few(passed)[-CALLS:] for x in looked_into(implementation, o, budget)]
     known = known_names(right)
     wrong = [x for o in few(failing)[:CALLS] for x in looked_into(implementation, o, budget)]
     found = [x for looked in wrong if (x := first_parting(known, looked))]
     lines = Counter(x.line for x in found).most_common(1)
     first = [x for x in found for line, times in lines if x.line == line and 2 * times > len(found)]
-    if not first:
-        return last_agreeing(wrong)
-    template = say.FIRST_LINE if first[0].before else say.FIRST_LINE_ALONE
-    return template.format(**vars(first[0]))
+    return (first[0] if first else None), wrong
 
 
 def last_agreeing(wrong: Sequence["Looked"]) -> str:
@@ -224,12 +235,16 @@ class Looked:
 
 @dataclass(frozen=True)
 class Parting:
-    """The first variable that is not what it is in calls that pass, and the last before that is."""
+    """
+    The first variable that is not what it is in calls that pass, and the last before that is, with
+    the line ``since`` which it is.
+    """
 
     line: int
     name: str
     law: str
     before: str
+    since: int
 
 
 def few(seen: Sequence[Observation]) -> list[Observation]:
@@ -285,13 +300,13 @@ def known_names(right: Sequence[Looked]) -> dict[tuple[int, str, int], list[str]
 
 def first_parting(known: dict[tuple[int, str, int], list[str]], looked: Looked) -> Parting | None:
     """Find where a call parts; None where nothing but its result is known."""
-    last = ""
+    last, since = "", 0
     for held in looked.own:
         names = known.get(held.key, [])
         if not names or looked.is_among(held, looked.given):
             continue
         if looked.parts(held, names):
             is_all = not last and looked.is_among(held, looked.results)
-            return None if is_all else Parting(held.line, held.name, names[0], last)
-        last = say.AGREES.format(line=held.line, name=held.name, law=names[0])
+            return None if is_all else Parting(held.line, held.name, names[0], last, since)
+        since, last = held.line, say.AGREES.format(line=held.line, name=held.name, law=names[0])
     return None

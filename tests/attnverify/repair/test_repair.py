@@ -13,7 +13,8 @@ import pytest
 
 from attnverify.repair.calls import REFUSED, calls_of, calls_that_it_mends, outcome
 from attnverify.repair.changes import single_changes
-from attnverify.repair.search import KNOWN, find_repairs
+from attnverify.repair.copies import Copies
+from attnverify.repair.search import KNOWN, find_repairs, first_wrong, suspected_in
 from attnverify.verdicts.found_out import loaded
 from tests.support.run_attnverify import verify
 
@@ -123,6 +124,16 @@ OTHERS = {
 """Changes of a function of q, k and s."""
 
 
+UNSHIFTED = """
+def scaled_dot_product_attention(query, key, value):
+    s = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
+    low = np.minimum(s, 30)
+    e = np.exp(low - low.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ value
+"""
+"""Right where no score is above 30."""
+
+
 def file_with(folder: Path, text: str) -> str:
     (folder / "mine.py").write_text(HEAD + text)
     return str(folder / "mine.py")
@@ -163,6 +174,27 @@ def test_what_is_likely_of_all_is_tried_before_what_is_not_of_suspects() -> None
     likely, other = "with `q + k` instead of `q - k`", "`q = q @ k` before it too"
     at = {words: k for k, (_, words) in enumerate(found)}
     assert at["with `q` instead of `q @ k`"] < at[likely] < at[f"with {other}"]
+
+
+def test_all_of_what_is_suspected_is_tried_first() -> None:
+    text = "def own(q, k):\n    q = q @ k\n    return abs(q - k)\n"
+    first = [*single_changes(text, suspected=lambda own: own.lineno == 3)]
+    before = [*single_changes(text)]
+    assert [each.line for each in first].index(2) > 10 > [each.line for each in before].index(2)
+    assert {each.text for each in first} == {each.text for each in before}
+
+
+def test_what_lies_between_the_last_variable_that_is_right_and_the_first_wrong_is_suspected(
+    tmp_path: Path,
+) -> None:
+    file = file_with(tmp_path, UNSHIFTED)
+    folder = folder_of_copies(tmp_path)
+    Path(folder, KNOWN).write_text("[]")
+    own, failing, passing = first_wrong(loaded(file), "float32", "", Path(folder, KNOWN))
+    is_suspected = suspected_in(Copies(own, folder), failing, passing)
+    assert is_suspected is not None
+    statements = [x for x in ast.walk(ast.parse(Path(file).read_text())) if isinstance(x, ast.stmt)]
+    assert [ast.unparse(x) for x in statements if is_suspected(x)] == ["low = np.minimum(s, 30)"]
 
 
 def test_a_method_for_another_and_what_an_object_has_for_a_number() -> None:
