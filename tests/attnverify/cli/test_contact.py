@@ -359,7 +359,7 @@ def test_an_operation_that_is_not_judged_has_its_line_in_a_red_run_too(
 def test_what_an_only_function_is_taken_for_stands_in_a_red_run_too() -> None:
     Path("mine.py").write_text("def moved(query, key, value):\n    return query\n")
     done = verify("run", "mine.py", *VALUES)
-    assert done.status == 1 and "mine.py: moved is taken for scaled_dot" in done.output
+    assert done.status == 1 and "mine.py: moved is taken for grouped_at" in done.output
 
 
 @pytest.mark.parametrize("width", [60, 80])
