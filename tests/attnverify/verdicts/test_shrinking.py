@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from attnverify.inputs.fixed_cases import fixed_cases
 from attnverify.inputs.recipe import Recipe
-from attnverify.inputs.sampling import draw_recipes
+from attnverify.inputs.sampling import draw_recipes, resized
 from attnverify.judge.case import Case, case_of
-from attnverify.verdicts.shrinking import find_smallest
+from attnverify.verdicts.shrinking import bisect_sizes, find_smallest
 
 CALLS = 7
 """So many outcomes are known of cases that the run has not seen."""
@@ -62,3 +62,9 @@ def test_what_is_shown_fails_even_if_no_condition_is_right() -> None:
         return recipe.values["seed"] % 3 == 0 and recipe.layout["kind"] != "contiguous"
 
     assert fails(smallest(fails))
+
+
+def test_a_large_call_is_made_as_small_as_still_fails() -> None:
+    large = resized(RECIPES[0], {"B": 2, "H": 4, "N": 512, "M": 1000, "D": 64, "E": 64})
+    found = bisect_sizes(large, lambda recipe: recipe.sizes["M"] > 130 and recipe.sizes["H"] > 2)
+    assert found.sizes == {"B": 1, "H": 3, "N": 1, "M": 131, "D": 1, "E": 1}
