@@ -174,3 +174,9 @@ def summarise_comparison(
     return Comparison(
         wrong, ratio.size, outside, float(ratio.flat[worst]), rms, arrays, bound, worst
     )
+
+
+def largest_difference(one: ndarray, other: ndarray) -> float:
+    """How far two arrays of one shape, which has elements, are apart; NaN where either holds it."""
+    with np.errstate(all="ignore"):
+        return float(np.abs(one - other).max())

@@ -16,7 +16,7 @@ from attnverify.catalogue.dtypes import largest, numpy_dtype
 from attnverify.catalogue.pytrees import leaves
 from attnverify.inputs.recipe import Inputs, Recipe
 from attnverify.judge.case import Case, case_shown
-from attnverify.judge.comparison import Comparison, compare
+from attnverify.judge.comparison import Comparison, compare, largest_difference
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.invoke import (
     call,
@@ -102,11 +102,7 @@ class Observation:
         if bound is None or bound.shape != other.shape or other.dtype != float or not other.size:
             return False
         widened, usual = self.widened_bounds[number]
-        with np.errstate(all="ignore"):
-            size, error = (
-                float(np.abs(other).max()),
-                float(np.abs(self.actual[number] - other).max()),
-            )
+        size, error = float(np.abs(other).max()), largest_difference(self.actual[number], other)
         u, eta = FORMATS[self.dtype].u, FORMATS[self.dtype].eta
         most = max(float(widened.max()), 16 * u * size if usual is None else usual)
         return bool(PLAINLY * max(most, 20 * u * size + 4 * eta) < error < largest(self.dtype))

@@ -16,6 +16,7 @@ from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.judging import compare_outputs, judge
 from attnverify.judge.observation import observe_one
 from attnverify.judge.side_effects import judge_side_effects
+from attnverify.precision import REFERENCE
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
@@ -217,7 +218,7 @@ RECIPE = Recipe("softmax", {"N": 2, "M": 3}, {"family": "normal", "seed": 1})
 def test_what_passes_is_seen_without_what_the_specification_errs(name: str, wrong: bool) -> None:
     """That takes as long to work out as the bound itself, and is asked for what is wrong alone."""
     seen = observe_one(implementation(name), Case(RECIPE, "float32"))
-    assert seen.wrong == ("_reference_error" in vars(seen.case)) == wrong
+    assert seen.wrong == (REFERENCE in seen.case._errors) == wrong
 
 
 def test_a_case_is_judged_by_itself() -> None:
