@@ -225,9 +225,9 @@ def guess_operation(
     """
     Name the operation that the one function of a file may be that takes arguments of one and is no
     helper of another, and say so: that whose name, or the field's name for it, its own or the
-    file's holds, else the plain attention, or that of shared heads where a function without kernels
-    answers fewer heads of keys; else the only one that is called with such arguments. What the
-    names declare besides comes last: that it is causal. None where nothing is plain.
+    file's holds, else the plain attention, or that of shared heads where it answers fewer heads of
+    keys; else the only one that is called with such arguments. What the names declare besides comes
+    last: that it is causal. None where nothing is plain.
     """
     declared, source = backend.declared, backend.source
     if any(map(parse_name, functions)):
@@ -245,35 +245,47 @@ def guess_operation(
     for chosen in (named, plain, whole):
         if len(chosen) == 1:
             may_share = chosen[0] == PLAIN and SHARED in found
-            is_asked = may_share and not (backend.has_kernels or backend.machine)
-            shares = is_asked and shares_heads(functions[name], backend)
+            shares = shares_heads(functions[name], backend) if may_share else False
             one = SHARED if shares else chosen[0]
             place = source if parse_source(source).function else f"{source}:{name}"
             is_causal = "_causal_" in words and lacks_causality(one, found[one])
-            by = "by its arguments" + ", and as it takes fewer heads of keys" * shares
+            by = "by its arguments" + ", and as it takes fewer heads of keys" * bool(shares)
             by += ", and for causal, by its name or its file's" * is_causal
             told = (
                 f"{name} {GUESSED} {one}, {by}; if it is another: attnverify run {place}=OPERATION"
             )
-            if may_share and not is_asked:
+            if shares is None:
                 told += f"; as {SHARED} where keys have fewer heads than queries: not judged here"
             return one, functions[name], told, {"CAUSAL": True} if is_causal else {}
     return None
 
 
-def shares_heads(function: Callable[..., Any], backend: Backend) -> bool:
+def shares_heads(function: Callable[..., Any], backend: Backend) -> bool | None:
     """
-    Tell whether an attention answers four heads of queries and two of keys: sizes that no other
-    order of the axes allows.
+    Tell whether an attention answers four heads of queries and two of keys, where it answers as
+    many; None where it does not, or has kernels, which read memory by their own addresses.
     """
-    sizes = {"query": (1, 4, 3, 8), "key": (1, 2, 5, 8), "value": (1, 2, 5, 8)}
-    try:
-        made: Any = backend.library and backend.library.from_numpy
-        given = {name: made(np.ones(own), "float32") for name, own in sizes.items()}
-        output = adapt_signature(function, CATALOGUE[PLAIN], backend.declared)(**given)
-        return bool(next(leaves(output)).shape == sizes["query"])
-    except Exception:  # who knows of no heads that are shared may do anything
-        return False
+    if backend.has_kernels or backend.machine:
+        return None
+    own = CATALOGUE[PLAIN]
+    made: Any = backend.library and backend.library.from_numpy
+    ask = adapt_signature(function, own, backend.declared)
+    options = {name: x.default for name, x in own.parameters.items() if x.default is not x.empty}
+
+    def answers(heads: int, N: int, M: int, D: int) -> bool:
+        sizes = {"query": (1, 4, N, D), "key": (1, heads, M, D), "value": (1, heads, M, D)}
+        try:
+            arrays = {name: made(np.ones(size), "float32") for name, size in sizes.items()}
+            return bool(next(leaves(ask(**options | arrays))).shape == sizes["query"])
+        except Exception:  # who knows of no such heads may do anything
+            return False
+
+    asked = next((size for size in ASKED if answers(4, *size)), None)
+    return None if asked is None else answers(2, *asked)
+
+
+ASKED = ((3, 5, 8), (64, 128, 64))
+"""Sizes N, M and D that no other order of the axes allows; kernels may be written for the last."""
 
 
 def lacks_causality(operation: str, binding: Binding) -> bool:

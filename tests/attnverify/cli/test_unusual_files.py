@@ -183,12 +183,31 @@ def test_a_file_named_for_shared_heads_is_judged_with_shared_heads(name: str) ->
     assert "query heads that read the heads of keys in turn" in told
 
 
-def test_heads_that_a_kernel_may_share_are_said_not_to_be_judged() -> None:
-    """What reads memory by its own addresses is not asked whether it takes fewer heads of keys."""
-    kernel = "import triton\n\n\n@triton.jit\ndef kernel(x):\n    pass\n\n\n"
-    told = " ".join(load(write(kernel + ATTENTION)).notes)
-    assert "flash is taken for scaled_dot_product_attention, by its arguments; if" in told
-    assert "as grouped_attention where keys have fewer heads than queries: not judged here" in told
+TILES = "    assert q.shape[2] % 64 == k.shape[2] % 64 == 0\n"
+KERNEL = "import triton\n\n\n@triton.jit\ndef kernel(x):\n    pass\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "operation", "is_asked"),
+    [
+        (ATTENTION, "scaled_dot_product_attention", True),
+        (IN_TURN, "grouped_attention", True),
+        (IN_TURN.replace("(q, k, v)", "(q, k, v, mask)"), "grouped_attention", True),
+        (IN_TURN.replace("    k, v =", f"{TILES}    k, v ="), "grouped_attention", True),
+        (IN_TURN.replace("    k, v =", "    assert q.shape[2] == k.shape[2]\n    k, v ="),
+         "scaled_dot_product_attention", False),
+        (KERNEL + IN_TURN, "scaled_dot_product_attention", False),
+    ],
+    ids=["as many heads", "fewer", "with a mask", "in tiles", "of one length alone", "a kernel"],
+)  # fmt: skip
+def test_whether_fewer_heads_are_taken_is_asked_or_said_not_to_be(
+    text: str, operation: str, is_asked: bool
+) -> None:
+    """What reads memory by its own addresses is not asked."""
+    told = " ".join(load(write(text)).notes)
+    assert f"flash is taken for {operation}, by its arguments" in told
+    unasked = "as grouped_attention where keys have fewer heads than queries: not judged here"
+    assert (unasked not in told) == is_asked
 
 
 @pytest.mark.parametrize("function", ["moved(x)", "flash(a, b, c)", "load(path)"])

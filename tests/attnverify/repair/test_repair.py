@@ -197,6 +197,22 @@ def test_what_lies_between_the_last_variable_that_is_right_and_the_first_wrong_i
     assert [ast.unparse(x) for x in statements if is_suspected(x)] == ["low = np.minimum(s, 30)"]
 
 
+def test_nothing_is_suspected_where_looking_for_it_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that never ends cost the whole search."""
+    file = file_with(tmp_path, UNSHIFTED)
+    copies = Copies(loaded(file).implementations[0], folder_of_copies(tmp_path))
+
+    def never(*_: Any) -> Any:
+        while True:
+            pass
+
+    monkeypatch.setattr("attnverify.repair.search.find_parting", never)
+    monkeypatch.setattr("attnverify.repair.search.LONGEST", 0.1)
+    assert suspected_in(copies, [], []) is None
+
+
 def test_a_method_for_another_and_what_an_object_has_for_a_number() -> None:
     text = """
 class Layer:
