@@ -229,6 +229,7 @@ def softmax(score, mask=None):
         (ONE_LESS.replace("KEYS", "1:"), "a sum that leaves out the first key"),
         (AVERAGED, "keys that a boolean mask hides at -1e+09"),
         (AVERAGED.replace("1e9", "1e5"), "keys that a boolean mask hides at -100000"),
+        (AVERAGED.replace("1e9", "2.0**18"), "keys that a boolean mask hides at a number in place"),
         (AVERAGED.replace("1e9", "100"), "1. hidden scores at a number in place of minus infinity"),
     ],
     ids=[
@@ -236,6 +237,7 @@ def softmax(score, mask=None):
         "its twin",
         "the front page's picture",
         "the file's",
+        "none of the file's",
         "another number",
     ],
 )
