@@ -39,6 +39,8 @@ def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
     t = s
     if mask is not None and mask.dtype != bool:
         t = s - mask if kind == "mask" else s + mask
+    elif mask is not None and kind in OF_BOOLEAN:
+        t, x = OF_BOOLEAN[kind](s, mask), x | {"mask": None}
     seen = visible_pairs(GROUPED, x)
     if kind == "tile":
         every = visible_pairs(GROUPED, x | {"causal": False})
@@ -137,8 +139,14 @@ def backward(kind: str) -> Callable[..., Any]:
     return gradient
 
 
+OF_BOOLEAN: dict[str, Callable[[ndarray, ndarray], ndarray]] = {
+    "ones": lambda s, mask: s + mask,
+    "-10": lambda s, mask: np.where(mask, s, -10),
+}
 FORWARDS = {
     "mask": "float mask subtracted",
+    "ones": "boolean masks added as ones and zeros",
+    "-10": "keys that a boolean mask hides at -10, which is a number",
     "cap": "soft cap before the scale",
     "score for cap": "soft cap that multiplies by the score in place of the cap",
     "scale": "given scale that divides",

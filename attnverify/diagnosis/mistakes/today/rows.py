@@ -12,7 +12,9 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import Operation
 from attnverify.conventions.visibility import VISIBILITY
+from attnverify.diagnosis import sentences as say
 from attnverify.diagnosis.cause import IN_BACKWARD
+from attnverify.diagnosis.mistakes.sentinels import NUMBERS
 from attnverify.diagnosis.mistakes.today.of_sequences import OF_SEQUENCES
 from attnverify.diagnosis.mistakes.today.seen import TILES, VISIBLE, causal_further, causal_in
 from attnverify.diagnosis.mistakes.today.steps import (
@@ -94,6 +96,24 @@ def with_sinks(change: Callable[[Call, ndarray], Any]) -> Steps:
 
 def masked(change: Callable[[Call, ndarray, ndarray], ndarray]) -> Steps:
     return {"add": lambda a, t: t if a.mask is None else change(a, t, a.mask)}
+
+
+def of_boolean(added: Callable[[ndarray, ndarray], ndarray]) -> Steps:
+    """A boolean mask that hides nothing and changes the logits."""
+
+    def boolean(x: Inputs) -> Any:
+        mask = x.get("mask")
+        return mask if mask is not None and mask.dtype == bool else None
+
+    def seen(operation: Operation, inputs: Inputs) -> ndarray:
+        without = {} if boolean(inputs) is None else {"mask": None}
+        return call_of(operation, inputs | without).seen
+
+    def add(a: Call, t: ndarray) -> ndarray:
+        mask = boolean(a.x)
+        return LAW["add"](a, t) if mask is None else added(t, mask)
+
+    return {"seen": seen, "add": add}
 
 
 def capping(change: Callable[[Call, ndarray], ndarray]) -> Steps:
@@ -221,6 +241,12 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
         ("query", f"causality that counts the first head of each tile of {size} heads as a row: "
          "later heads see keys of the future", of_tiles_of_heads(size))
         for size in (2, 4, 8, 16)
+    ),
+    ("mask", "boolean masks added as ones and zeros", of_boolean(lambda t, mask: t + mask)),
+    *(
+        ("mask", say.BOOLEAN_HIDDEN_AT.format(number=number),
+         of_boolean(partial(lambda number, t, mask: np.where(mask, t, number), number)))
+        for number in NUMBERS
     ),
     ("mask", "a float mask subtracted", masked(lambda a, t, mask: t - mask)),
     ("mask", "a float mask scaled with the scores", masked(lambda a, t, mask: t + mask * a.factor)),
