@@ -46,9 +46,17 @@ MOST_ROWS = 32
 Arrays = dict[str, Any]
 
 
-@lru_cache(maxsize=8)
 def read_arrays(path: str) -> Arrays:
-    """Read the arrays of a file by name. Raises ValueError where it holds none that can be read."""
+    """
+    Read the arrays of a file by name, again where it has been written since. Raises ValueError
+    where it holds none that can be read.
+    """
+    found = Path(path).stat() if Path(path).exists() else None
+    return _read_once(path, found and (found.st_mtime_ns, found.st_size, found.st_ino))
+
+
+@lru_cache(maxsize=8)
+def _read_once(path: str, written: tuple[int, ...] | None) -> Arrays:
     is_torch = Path(path).suffix in (".pt", ".pth")
     try:
         if is_torch:
@@ -217,6 +225,7 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
         if first not in operation.arguments:
             raise ValueError(
                 f"inputs: wanted {', '.join(operation.arguments)} of {operation.name}, got {name}"
+                + _takes_all(arrays)
             )
         if first in tree and not rest:
             raise ValueError(f"inputs: {first}: wanted it once, got {given} too")
@@ -235,6 +244,15 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
     found = _with_heads(operation, found)
     pairs = {name: domain for name, domain in operation.domains.items() if name in found}
     return found | {name: _as_pair(found[name], domain) for name, domain in pairs.items()}
+
+
+def _takes_all(names: Iterable[str]) -> str:
+    """Name an operation of which all of these are arguments, where there is one."""
+    first = [name.partition(".")[0] for name in names]
+    for name, other in CATALOGUE.items():
+        if not other.is_gradient and all(argument_of(x, other) in other.arguments for x in first):
+            return f"; all in the file are arguments of --op {name}"
+    return ""
 
 
 def _with_heads(operation: Operation, inputs: Inputs) -> Inputs:

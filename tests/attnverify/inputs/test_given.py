@@ -97,7 +97,8 @@ def test_numbers_of_every_dtype_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"first": ARRAYS["query"]}, "got first"),
+        ({"first": ARRAYS["query"]}, "got first$"),
+        ({"is_causal": np.array(True)}, "all in the file are arguments of --op grouped_attention"),
         ({"q": ARRAYS["query"]}, "query: wanted it once, got q too"),
         ({"query": (9 * ARRAYS["query"]).astype(np.int64)}, "query: wanted a float array"),
         ({"mask": np.ones((4, 7), bool)}, "mask: wanted a shape that broadcasts"),
@@ -108,6 +109,7 @@ def test_numbers_of_every_dtype_come_back(tmp_path: Path) -> None:
     ],
     ids=[
         "a name",
+        "an option of others",
         "one twice",
         "integers",
         "a mask",
@@ -131,6 +133,8 @@ def test_a_file_that_has_changed_is_not_replayed_as_the_old_one(tmp_path: Path) 
     np.savez(path, **{name: x + 1 for name, x in ARRAYS.items()})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no longer the file that was judged"):
         expand(recipe, "float32")
+    again = expand(recipe_of_file(ATTENTION, str(path)), "float32")["query"]
+    assert np.array_equal(again, ARRAYS["query"] + 1)
 
 
 MINE = """
