@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -164,14 +164,46 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+EACH_COMMIT = {
+    *("good", "segfault", "sticky", "gradient_segfault", "evil_shape", "exits", "loops"),
+    *("eats_memory", "floods", "kills_itself", "threads", "forks", "closes_stdout"),
+    *("changes_error_state", "patches_numpy", "patches_at_import", "sys_exit", "evil_equality"),
+    "talks",
+    "exits_at_import",
+}
+"""One of each way out of a call, of each limit, and of each thing that is looked after."""
+
+WORKERS = {"some": "", "all by two workers": "2", "all in one process": ""}
+"""Which backends one run has, and by how many workers."""
+
+
+def names_in(run: str) -> list[str]:
+    return [name for name in (*WORDS, *BROKEN) if name in EACH_COMMIT or run != "some"]
+
+
+def in_every_run(names: Iterable[str]) -> list[Any]:
+    """Each of these with every run that has it; what is not of each commit is marked thorough."""
+    return [
+        pytest.param(run, name, marks=() if run == "some" else pytest.mark.thorough)
+        for run in WORKERS
+        for name in names
+        if name in names_in(run)
+    ]
+
+
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("in one process", marks=pytest.mark.thorough), "by two workers"],
+    params=[
+        pytest.param(run, marks=() if run == "some" else pytest.mark.thorough) for run in WORKERS
+    ],
 )
 def everyone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run of all of them."""
-    sources = [option for name in (*WORDS, *BROKEN) for option in ("--backend", path_of(name))]
-    workers = ("-n", "2", "--dist", "loadgroup") if request.param == "by two workers" else ()
+    sources = [
+        option for name in names_in(request.param) for option in ("--backend", path_of(name))
+    ]
+    number = WORKERS[request.param]
+    workers = ("-n", number, "--dist", "loadgroup") if number else ()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         done = in_a_process(
@@ -199,7 +231,8 @@ def test_every_file_is_expected_to_do_something() -> None:
 
 def test_the_run_ends_and_says_that_something_failed(everyone: Run) -> None:
     assert everyone.status == 1 and "INTERNALERROR" not in everyone.output
-    assert len({tally["backend"] for tally in (everyone.report or {})["tallies"]}) == len(WORDS)
+    judged_ones = {tally["backend"] for tally in (everyone.report or {})["tallies"]}
+    assert {*WORDS} >= judged_ones >= {*WORDS} & EACH_COMMIT
 
 
 def says(reason: str, words: str) -> bool:
@@ -207,7 +240,7 @@ def says(reason: str, words: str) -> bool:
     return any(each in reason for each in words.split("|"))
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(("everyone", "name"), in_every_run(WORDS), indirect=["everyone"])
 def test_each_costs_its_own_verdict(everyone: Run, name: str) -> None:
     tallies = tallies_of(everyone, name)
     failed = {aspect for aspect, tally in tallies.items() if tally["verdict"] == "failed"}
@@ -221,7 +254,7 @@ def test_each_costs_its_own_verdict(everyone: Run, name: str) -> None:
     assert {"values", "refusals", "side effects"} <= set(tallies)
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(("everyone", "name"), in_every_run(BROKEN), indirect=["everyone"])
 def test_what_dies_in_its_import_is_broken_in_one_line(everyone: Run, name: str) -> None:
     assert f"{path_of(name)}: broken ({BROKEN[name]})" in everyone.output
 
