@@ -145,12 +145,16 @@ list_operations = Command(
 )
 
 
-def print_specification(specification: str) -> int:
-    """What was understood of somebody's own specification."""
+def print_specification(specification: str | None) -> int:
+    """What was understood of somebody's own specification, or what may stand in one."""
     from attnverify.specified import register_file
     from attnverify.specified.described import describe as describe_specified
+    from attnverify.specified.described import describe_functions
     from attnverify.specified.registering import find_specified
 
+    if specification is None:
+        print_folded(describe_functions())
+        return 0
     try:
         names = register_file(specification)
     except ValueError as error:
@@ -163,9 +167,12 @@ def print_specification(specification: str) -> int:
 spec = Command(
     "spec",
     callback=print_specification,
-    params=[click.Argument(["specification"], type=FILE, metavar="FILE[:FUNCTION]")],
+    params=[
+        click.Argument(["specification"], type=FILE, required=False, metavar="[FILE[:FUNCTION]]")
+    ],
     help="Say what is understood of your own specification: its axes, what is drawn for each "
-    "argument, how small an error is noticed, and which lines its bound comes from.",
+    "argument, how small an error is noticed, and which lines its bound comes from; without a file "
+    "which functions of NumPy are understood.",
     short_help="Say what is understood of your own specification.",
     example="attnverify spec my_spec.py",
     status="Exit status: 0 done, 4 it cannot be read, with the line",

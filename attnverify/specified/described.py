@@ -7,6 +7,7 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.derived import Derived
+from attnverify.derived.tracing.array import FUNCTIONS, UFUNCS
 from attnverify.inputs.recipe import Recipe
 from attnverify.precision import FORMATS, PRESETS
 from attnverify.specified.operation import SpecifiedOperation
@@ -32,6 +33,15 @@ def describe(operation: SpecifiedOperation) -> Iterator[str]:
     yield f"  gradient by {', '.join(operation.floats)}" if back else "  no gradient"
     for dtype in SHOWN:
         yield from (f"  {line}" for line in describe_bound(operation, derived, dtype))
+
+
+def describe_functions() -> Iterator[str]:
+    """List the functions of NumPy that a specification may call on its arguments."""
+    named = [f"np.{name}" for name in UFUNCS if hasattr(np, name)]
+    others = [f"{f.__module__}.{f.__name__}" for f in FUNCTIONS if callable(f)]
+    yield "Of an argument, or of what is computed from it, these are understood:"
+    yield "  " + " ".join(sorted({*named, *(name.replace("numpy", "np", 1) for name in others)}))
+    yield "and operators, slices and methods of these names. Of what holds no argument all are."
 
 
 def domain_of(argument: Argument) -> str:

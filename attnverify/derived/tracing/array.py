@@ -21,6 +21,7 @@ from attnverify.derived.tracing.node import Node, NotUnderstood, constant, refus
 UFUNCS: dict[str, Callable[..., Any]] = {}
 REDUCTIONS: dict[str, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+LISTED = "; attnverify spec lists what is"
 
 DECISIONS: ContextVar[list[tuple[Node, bool]] | None] = ContextVar("decisions", default=None)
 """
@@ -133,13 +134,13 @@ class Traced(NDArrayOperatorsMixin):
             args, options = map_leaves(plain_of, (args, options))
             return numbers(function(*args, **options))
         module = getattr(function, "__module__", "numpy").replace("numpy", "np", 1)
-        raise refuse(f"{module}.{function.__name__}")
+        raise refuse(f"{module}.{function.__name__}", LISTED)
 
     def __getattr__(self, name: str) -> Any:
         """Find a method of arrays: the NumPy function of its name, with this array first."""
         function = getattr(np, name, None)
         if name.startswith("_") or function not in FUNCTIONS:
-            raise refuse(f"the method .{name} of an array")
+            raise refuse(f"the method .{name} of an array", LISTED)
         return lambda *args, **options: FUNCTIONS[function](self, *args, **options)
 
     def reshape(self, *shape: Any, **options: Any) -> "Traced":

@@ -126,9 +126,9 @@ def hide_frames(folder: Path) -> None:
     _own = (*_own, str(folder))
 
 
-def refuse(what: str) -> NotUnderstood:
+def refuse(what: str, hint: str = "") -> NotUnderstood:
     """Make the error that names the line and what is not understood there."""
-    return NotUnderstood(f"{where_called()}: {what} is not understood")
+    return NotUnderstood(f"{where_called()}: {what} is not understood{hint}")
 
 
 def topological(outputs: Iterable[Node], margins: bool = True) -> list[Node]:

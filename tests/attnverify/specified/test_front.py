@@ -561,7 +561,12 @@ def test_what_is_not_understood_is_told_by_the_command() -> None:
     Path("my_spec.py").write_text(SPECIFICATION.replace("np.mean(x * x", "np.median(x * x"))
     run = verify("spec", "my_spec.py")
     assert run.status == 4
-    assert "my_spec.py:9: np.median is not understood" in run.output
+    told = "my_spec.py:9: np.median is not understood; attnverify spec lists what is"
+    assert told in " ".join(run.output.split())
+    listed = verify("spec")
+    functions = {word for word in listed.output.split() if word.startswith("np.")}
+    assert listed.status == 0 and {"np.exp", "np.sum", "np.linalg.norm"} < functions
+    assert "np.median" not in functions
 
 
 def test_the_parts_of_a_gradient_have_the_same_places_at_all_sizes() -> None:
