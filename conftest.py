@@ -14,6 +14,7 @@ import pytest
 from attnverify import COLUMNS, ROOT, describe_installation
 from tests.attnverify.faults.kill_score import Scores
 from tests.support.import_names import operators_defined_twice, second_imports
+from tests.support.nightly import leave_to_the_night
 
 pytest_plugins = ["attnverify.plugin", "benchmarks.races.plugin"]
 
@@ -58,6 +59,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_to_the_night(items)
     unnamed = [marker for marker in MARKERS if marker not in config.getoption("markexpr")]
     wanted = [item for item in items if not any(map(item.get_closest_marker, unnamed))]
     config.hook.pytest_deselected(items=[*set(items).difference(wanted)])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from attnverify import ROOT, __version__
+from tests.support.nightly import SHARES, leave_to_the_night
 from tests.support.run_attnverify import in_a_process, report_in
 
 yaml = pytest.importorskip("yaml", reason="the extra test brings it")
@@ -94,6 +96,34 @@ def test_the_version_stands_once() -> None:
     assert in_a_process("--version").output.startswith(f"attnverify {__version__} ")
     for file in ("docs/conf.py", "CITATION.cff", "README.md"):
         assert __version__ not in (ROOT / file).read_text()
+
+
+@dataclass
+class Case:
+    """What is asked of a test that pytest has collected."""
+
+    nodeid: str
+    marks: set[str] = field(default_factory=set)
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name in self.marks
+
+    def add_marker(self, mark: Any) -> None:
+        self.marks.add(mark.name)
+
+
+def test_of_a_test_with_a_share_one_case_in_so_many_is_left() -> None:
+    cases = [Case(f"a.py::{name}[{i}]") for name in ("most", "half", "none") for i in range(4)]
+    cases[4].marks.add("thorough")
+    leave_to_the_night(cases, {"a.py::half": 2, "a.py::none": 0})  # type: ignore[arg-type]
+    kept = [case.nodeid.partition("::")[2] for case in cases if not case.marks]
+    assert kept == ["most[0]", "most[1]", "most[2]", "most[3]", "half[1]", "half[3]"]
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_share_is_of_a_test_that_there_is(name: str) -> None:
+    path, _, function = name.partition("::")
+    assert f"\ndef {function}(" in (ROOT / path).read_text() and SHARES[name] != 1
 
 
 PLAIN = ("-p", "no:cacheprovider", "-m", "differential", "tests/test_shifts.py")

@@ -1,22 +1,32 @@
 """What takes long is shared out: some of it with each commit, all of it every night."""
 
-from collections.abc import Iterable
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
 import pytest
 
-__all__ = ["covering", "one_in"]
+from attnverify import ROOT
+
+__all__ = ["SHARES", "covering", "leave_to_the_night"]
 
 
-def one_in(n: int, parameters: Iterable[Any]) -> list[Any]:
-    """Mark all but every n-th of the parameters as thorough; marks that they have stay."""
-    found = []
-    for number, each in enumerate(parameters):
-        own = each if hasattr(each, "marks") else pytest.param(each)
-        marks = () if number % n == 0 else (pytest.mark.thorough,)
-        found.append(pytest.param(*own.values, id=own.id, marks=(*own.marks, *marks)))
-    return found
+SHARES: dict[str, int] = tomllib.loads((ROOT / ".ci/shares.toml").read_text())
+"""Of a test, how many of its cases there are for each that is run with each commit; 0: for none."""
+
+
+def leave_to_the_night(items: Iterable[pytest.Item], shares: Mapping[str, int] = SHARES) -> None:
+    """Mark as thorough all but every n-th case of each test that has a share."""
+    met = Counter[str]()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name not in shares or item.get_closest_marker("thorough"):
+            continue
+        if not shares[name] or met[name] % shares[name]:
+            item.add_marker(pytest.mark.thorough)
+        met[name] += 1
 
 
 def covering(*choices: Iterable[Any]) -> list[Any]:

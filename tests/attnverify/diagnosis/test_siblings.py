@@ -23,7 +23,6 @@ from attnverify.judge.case import case_of
 from attnverify.judge.observation import observe
 from attnverify.reference import attention, layers
 from tests.reports.test_causes import sort_draws
-from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
@@ -243,7 +242,7 @@ SIBLINGS: dict[str, Said] = {
 """The operation, a function of an outsider, what must be told of it, and what must not."""
 
 
-@pytest.mark.parametrize("name", one_in(3, SIBLINGS))
+@pytest.mark.parametrize("name", SIBLINGS)
 def test_the_kind_is_told(name: str) -> None:
     operation, function, told, not_told = SIBLINGS[name]
 

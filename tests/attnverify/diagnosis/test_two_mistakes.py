@@ -30,7 +30,6 @@ from attnverify.inputs.sampling import draw_recipes
 from attnverify.judge.case import Case, case_of
 from attnverify.judge.observation import observe
 from attnverify.reference import layers
-from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
 
 
@@ -374,7 +373,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("name", one_in(3, PARAMETERS))
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_every_mistake_is_told_and_no_other(name: str) -> None:
     operation, function, musts, never = TWO[name]
     causes = causes_of(operation, function)

@@ -20,7 +20,6 @@ from attnverify.precision import REFERENCE
 from attnverify.verdicts import findings as findings_module
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import CellResult, Options
-from tests.support.nightly import one_in
 from tests.support.sample_backends import cells_of, implementation, load_sample, tallies
 
 SDPA, GRAD = "scaled_dot_product_attention", "alibi_attention_grad"
@@ -93,14 +92,14 @@ def failed(found: dict[str, CellResult]) -> set[str]:
     return {aspect for aspect, tally in found.items() if tally.verdict == "failed"}
 
 
-@pytest.mark.parametrize("name", one_in(2, WRONG_VALUES))
+@pytest.mark.parametrize("name", WRONG_VALUES)
 def test_a_wrong_value_fails_in_its_own_words(name: str, folder: str) -> None:
     found = tallies(name, folder=folder)
     assert failed(found) == {"values", "hidden NaN", "isolation"} & set(found)
     assert WRONG_VALUES[name] in found["values"].reason
 
 
-@pytest.mark.parametrize("name", one_in(2, IN_ONE_COLUMN))
+@pytest.mark.parametrize("name", IN_ONE_COLUMN)
 def test_a_fault_of_one_kind_fails_in_one_column(name: str, folder: str) -> None:
     aspect, words = IN_ONE_COLUMN[name]
     found = tallies(name, folder=folder)

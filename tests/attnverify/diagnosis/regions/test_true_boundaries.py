@@ -31,7 +31,6 @@ from attnverify.verdicts import findings
 from attnverify.verdicts.cell import Cell
 from attnverify.verdicts.columns import judge_cell
 from attnverify.verdicts.tally import Options
-from tests.support.nightly import one_in
 from tests.support.sample_backends import load_sample
 
 Sizes = dict[str, int]
@@ -100,7 +99,7 @@ DIAGNOSED = ("one tile", "two sizes")
 """Noise has no cause. That none is found, in most of the time of a run, is seen of these alone."""
 
 
-@pytest.mark.parametrize("name", one_in(3, KERNELS))
+@pytest.mark.parametrize("name", KERNELS)
 def test_the_true_boundary_is_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +113,7 @@ def test_the_true_boundary_is_told(
         assert ", 0 of " in finding.held, "no case passed of which the conditions hold"
 
 
-@pytest.mark.parametrize("name", one_in(3, PLACES))
+@pytest.mark.parametrize("name", PLACES)
 def test_a_place_is_told_that_all_failing_cases_share(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
