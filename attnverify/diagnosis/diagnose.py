@@ -37,7 +37,11 @@ from attnverify.diagnosis.matching.by_text import match_text
 from attnverify.diagnosis.matching.other_forwards import SMALL, find_other_forward
 from attnverify.diagnosis.matching.parts import explain_in_parts
 from attnverify.diagnosis.matching.together import match_several, match_told
-from attnverify.diagnosis.matching.told_numbers import of_the_file_first, without
+from attnverify.diagnosis.matching.told_numbers import (
+    of_one_kind_once,
+    of_the_file_first,
+    without,
+)
 from attnverify.diagnosis.mistakes.arithmetic import output_format
 from attnverify.diagnosis.mistakes.freedoms import find_flushed, find_freedom, find_narrow_step
 from attnverify.diagnosis.mistakes.narrow_operands import find_narrow_operands
@@ -289,7 +293,7 @@ def tell_apart(
         left = reduce(explaining, found, best) if found else without(best, other, implementation)
         if len(left) < len(best):
             return tell_apart(implementation, left, dtype, budget)
-    return best[:2]
+    return of_one_kind_once(best, implementation)[:2]
 
 
 def diagnose_hidden(

@@ -55,6 +55,21 @@ def without(best: Sequence[Found], other: Found, implementation: Implementation)
     return [(replace(first, words=words, parts=parts), share), *kept[1:]]
 
 
+def of_one_kind_once(best: Sequence[Found], implementation: Implementation) -> list[Found]:
+    """The best without those that name another number where the first names one, or some."""
+    left = [*best]
+    for other in best[1:]:
+        if kinds_of(other) & kinds_of(best[0]):
+            left = without(left, other, implementation)
+    return left
+
+
+def kinds_of(found: Found) -> set[str]:
+    """Which kinds of a number in place of minus infinity a candidate names."""
+    told = {AT_A_NUMBER[x][0] if x in AT_A_NUMBER else x for x in mistakes_of(found[0])}
+    return {at for at, some in AT_SOME.items() if {at, some} & told}
+
+
 def number_of(found: Found) -> float | None:
     """The size of the number in place of minus infinity that a candidate names."""
     return next((AT_A_NUMBER[x][1] for x in mistakes_of(found[0]) if x in AT_A_NUMBER), None)

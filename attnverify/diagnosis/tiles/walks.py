@@ -85,7 +85,8 @@ def walks(operation: Operation, inputs: Inputs) -> Iterator[tuple[slice, Call]]:
     x = heads_first(inputs)
     for t, u, seen in tokens(operation, inputs):
         own = {"query": x["query"][:, :, t], "key": x["key"][:, :, u], "value": x["value"][:, :, u]}
-        yield t, Call(x | own, np.broadcast_to(seen, (*own["query"].shape[:2], *seen.shape)))
+        seen = np.broadcast_to(seen, (*own["query"].shape[:2], *seen.shape))
+        yield t, Call(x | own, seen, seen)
 
 
 def tokens(operation: Operation, inputs: Inputs) -> Iterator[tuple[slice, Any, ndarray]]:

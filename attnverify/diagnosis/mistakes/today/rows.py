@@ -116,6 +116,15 @@ def of_boolean(added: Callable[[ndarray, ndarray], ndarray]) -> Steps:
     return {"seen": seen, "add": add}
 
 
+def hidden_at(number: float) -> Steps:
+    """A number in place of minus infinity: a row that sees no key attends to all of them."""
+    return {
+        "seen": lambda operation, inputs: np.ones_like(call_of(operation, inputs).seen),
+        "add": lambda a, t: np.where(a.sees, LAW["add"](a, t), number),
+        "slope": lambda a, capped: np.where(a.sees, LAW["slope"](a, capped), 0),
+    }
+
+
 def capping(change: Callable[[Call, ndarray], ndarray]) -> Steps:
     return {"cap": lambda a, score: LAW["cap"](a, score) if a.cap is None else change(a, score)}
 
@@ -248,6 +257,7 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
          of_boolean(partial(lambda number, t, mask: np.where(mask, t, number), number)))
         for number in NUMBERS
     ),
+    *(("mask", say.HIDDEN_AT.format(number=number), hidden_at(number)) for number in NUMBERS),
     ("mask", "a float mask subtracted", masked(lambda a, t, mask: t - mask)),
     ("mask", "a float mask scaled with the scores", masked(lambda a, t, mask: t + mask * a.factor)),
     ("mask", "a float mask added twice", masked(lambda a, t, mask: t + 2 * mask)),

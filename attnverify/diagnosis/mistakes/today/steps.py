@@ -28,11 +28,12 @@ Steps = dict[str, Callable[..., Any]]
 class Call:
     """
     One call with its heads in front: query [B H N D], key [B G M D], value [B G M E], of which
-    r heads share each head of keys, and what is left visible [B H N M].
+    r heads share each head of keys, what is left visible [B H N M], and what the law leaves.
     """
 
     x: Inputs
     seen: ndarray
+    sees: ndarray
 
     @property
     def share(self) -> int:
@@ -154,7 +155,8 @@ def call_of(operation: Operation, inputs: Inputs, visible: Visible = visible_key
     seen = seen_pairs(operation, given, visible)
     x = heads_first(given) if operation.is_packed or "latent" in given else given
     shape = (*x["query"].shape[:3], x["key"].shape[2])
-    return Call(x, np.broadcast_to(seen, shape))
+    seen = np.broadcast_to(seen, shape)
+    return Call(x, seen, seen)
 
 
 def changed_call(steps: Steps, operation: Operation, inputs: Inputs) -> Call:
