@@ -116,6 +116,10 @@ def of_boolean(added: Callable[[ndarray, ndarray], ndarray]) -> Steps:
     return {"seen": seen, "add": add}
 
 
+def boolean_hidden_at(number: float) -> Steps:
+    return of_boolean(lambda t, mask: np.asarray(np.where(mask, t, number)))
+
+
 def hidden_at(number: float) -> Steps:
     """A number in place of minus infinity: a row that sees no key attends to all of them."""
     return {
@@ -254,7 +258,7 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
     ("mask", "boolean masks added as ones and zeros", of_boolean(lambda t, mask: t + mask)),
     *(
         ("mask", say.BOOLEAN_HIDDEN_AT.format(number=number),
-         of_boolean(partial(lambda number, t, mask: np.where(mask, t, number), number)))
+         boolean_hidden_at(number))
         for number in NUMBERS
     ),
     *(("mask", say.HIDDEN_AT.format(number=number), hidden_at(number)) for number in NUMBERS),
