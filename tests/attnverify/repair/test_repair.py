@@ -298,7 +298,7 @@ def test_the_command_says_what_mends_a_file(
     file_with(tmp_path, SOFTMAX.replace(right, wrong))
     done = verify("repair", "mine.py", "--seconds", "30")
     assert done.status == 0 and f"mine.py:10: right with {words}" in done.output
-    assert os.listdir(tmp_path) == ["mine.py"]
+    assert {*os.listdir(tmp_path)} <= {"mine.py", "__pycache__"}
     assert "1 none of those tried does" in " ".join(verify("repair", "--help").output.split())
     assert verify("repair", "none.py").status == 4
     file_with(tmp_path, SOFTMAX)
