@@ -616,7 +616,7 @@ def describe_found(search: Search, cell: Cell, kind: str, fresh: int) -> list[Fi
             share=search.share_of(search.failing[what]),
             condition=(told := () if is_wide(regions[what]) else regions[what].told),
             held=regions[what].counts if told else "",
-            notes=(*finding.notes, *[f"{NOT_SUPPORTED}{line}"] * bool(lacking[what])),
+            notes=(*finding.notes, *how_to_say_so(what, line if lacking[what] else "")),
             offer=offered_line(regions[what], cell.implementation.name, cell.aspect),
         )
         for what, finding in found.items()
@@ -633,6 +633,17 @@ NO_ANSWER = ("raised", "wrong shape", "wrong type")
 
 
 NOT_SUPPORTED = "if this is not supported, say so in the file: "
+SAID_OTHERWISE = "if such calls are not supported, raise NotImplementedError in place of "
+WHAT_SAYS_SO = ("raised AssertionError", "raised ValueError")
+"""How files say what they do not do, in another word than the one that is understood."""
+
+
+def how_to_say_so(what: str, line: str) -> list[str]:
+    """What to write where a kind of failure is of calls that are not supported."""
+    if line:
+        return [f"{NOT_SUPPORTED}{line}"]
+    said = next((error for error in WHAT_SAYS_SO if what.startswith(error)), "")
+    return [SAID_OTHERWISE + said.removeprefix("raised ")] if said else []
 
 
 def lacked_feature(search: Search, what: str, finding: Finding) -> str:

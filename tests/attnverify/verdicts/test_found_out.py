@@ -473,6 +473,27 @@ def test_a_feature_that_alone_fails_is_told_with_the_line_to_add(
 
 
 @pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("assert key.shape[-2] < 9", "AssertionError"),
+        ("if key.shape[-2] > 8: raise ValueError('at most 8 keys')", "ValueError"),
+        ("if key.shape[-2] > 8: raise OSError('at most 8 keys')", ""),
+    ],
+)
+def test_how_to_say_what_is_not_supported_is_told_where_it_is_said_otherwise(
+    line: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the line stands beside the failure as it is described
+    text = BOOLEAN.format(declared="", shown="mask").replace(
+        "    score =", f"    {line}\n    score =", 1
+    )
+    reason = judge_file(tmp_path, text).reason
+    told = f"if such calls are not supported, raise NotImplementedError in place of {error}"
+    assert "raised " in reason and (told in reason) == bool(error)
+    assert error or "NotImplementedError" not in reason
+
+
+@pytest.mark.parametrize(
     ("change", "verdict"), [("", "unsupported"), (".astype(np.float64)", "failed")]
 )
 def test_hidden_slots_are_not_judged_in_a_dtype_that_is_not_taken(
