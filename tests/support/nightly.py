@@ -13,7 +13,7 @@ from attnverify import ROOT
 __all__ = ["SHARES", "covering", "leave_to_the_night"]
 
 
-SHARES: dict[str, int] = tomllib.loads((ROOT / ".ci/shares.toml").read_text())
+SHARES: dict[str, int] = tomllib.loads((ROOT / "tests/shares.toml").read_text())
 """Of a test, how many of its cases there are for each that is run with each commit; 0: for none."""
 
 
