@@ -9,6 +9,7 @@ names; those of a mapping are joined by a point, ``parameters.q_proj.weight``.
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -51,12 +52,14 @@ def read_arrays(path: str) -> Arrays:
     Read the arrays of a file by name, again where it has been written since. Raises ValueError
     where it holds none that can be read.
     """
-    found = Path(path).stat() if Path(path).exists() else None
-    return _read_once(path, found and (found.st_mtime_ns, found.st_size, found.st_ino))
+    sha = ""
+    with suppress(OSError):  # told by who opens it
+        sha = sha_of(path)
+    return _read_once(path, sha)
 
 
 @lru_cache(maxsize=8)
-def _read_once(path: str, written: tuple[int, ...] | None) -> Arrays:
+def _read_once(path: str, sha: str) -> Arrays:
     is_torch = Path(path).suffix in (".pt", ".pth")
     try:
         if is_torch:
@@ -211,7 +214,7 @@ def given_inputs(recipe: Recipe, operation: Operation) -> Inputs:
     path, sha = recipe.values["file"], recipe.values["sha"]
     if sha_of(path) != sha:
         raise ValueError(f"inputs: {path} is no longer the file that was judged ({sha})")
-    return arguments_of(operation, read_arrays(path))
+    return arguments_of(operation, _read_once(path, sha))
 
 
 def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
@@ -248,7 +251,7 @@ def arguments_of(operation: Operation, arrays: Mapping[str, Any]) -> Inputs:
 
 def _takes_all(names: Iterable[str]) -> str:
     """Name an operation of which all of these are arguments, where there is one."""
-    first = [name.partition(".")[0] for name in names]
+    first = [name.partition(".")[0] for name in names if not speaks_of_gradients([name])]
     for name, other in CATALOGUE.items():
         if not other.is_gradient and all(argument_of(x, other) in other.arguments for x in first):
             return f"; all in the file are arguments of --op {name}"

@@ -17,16 +17,12 @@ SHARES: dict[str, int] = tomllib.loads((ROOT / "tests/shares.toml").read_text())
 """Of a test, how many of its cases there are for each that is run with each commit; 0: for none."""
 
 
-NIGHTLY = ("thorough", "every_dtype")
-"""What is marked so is run every night alone."""
-
-
 def leave_to_the_night(items: Iterable[pytest.Item], shares: Mapping[str, int] = SHARES) -> None:
     """Mark as thorough all but every n-th case of each test that has a share."""
     met = Counter[str]()
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if name not in shares or any(map(item.get_closest_marker, NIGHTLY)):
+        if name not in shares or item.get_closest_marker("thorough"):
             continue
         if not shares[name] or met[name] % shares[name]:
             item.add_marker(pytest.mark.thorough)

@@ -21,7 +21,7 @@ from attnverify.derived.tracing.node import Node, NotUnderstood, constant, refus
 UFUNCS: dict[str, Callable[..., Any]] = {}
 REDUCTIONS: dict[str, Callable[..., Any]] = {}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {}
-LISTED = "; attnverify spec lists what is"
+LISTED = "; attnverify spec, without a file, lists what is"
 
 DECISIONS: ContextVar[list[tuple[Node, bool]] | None] = ContextVar("decisions", default=None)
 """

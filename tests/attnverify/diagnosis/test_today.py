@@ -13,7 +13,10 @@ from numpy import ndarray
 
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.conventions.visibility import hidden_but, real_offset
+from attnverify.diagnosis import sentences as say
+from attnverify.diagnosis.candidates import Candidate
 from attnverify.diagnosis.diagnose import diagnose
+from attnverify.diagnosis.matching.told_numbers import of_one_kind_once
 from attnverify.diagnosis.mistakes.today.rows import OF_TODAY
 from attnverify.diagnosis.mistakes.today.steps import in_backward_alone, in_one_step
 from attnverify.inputs.masks import visible_pairs
@@ -315,3 +318,19 @@ def test_the_steps_of_the_law_are_the_specification(name: str) -> None:
 
 
 FEW = 10
+
+
+def test_one_kind_of_a_number_is_told_once() -> None:
+    some, one, other, nan = (
+        (Candidate(words, words, lambda _: None), 0.1)
+        for words in (
+            say.HIDDEN_AT_SOME,
+            say.HIDDEN_AT.format(number=-100.0),
+            say.HIDDEN_AT.format(number=-1e30),
+            "NaN where a row sees no key",
+        )
+    )
+    own = implementation_of("grouped_attention", forward(""))
+    assert of_one_kind_once([some, one, nan], own) == [some, nan]
+    told = of_one_kind_once([one, other], own)
+    assert [each.words for each, _ in told] == [say.HIDDEN_AT_SOME]

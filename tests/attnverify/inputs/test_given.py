@@ -99,6 +99,10 @@ def test_numbers_of_every_dtype_come_back(tmp_path: Path) -> None:
     [
         ({"first": ARRAYS["query"]}, "got first$"),
         ({"is_causal": np.array(True)}, "all in the file are arguments of --op grouped_attention"),
+        (
+            {"causal": np.array(True), "dout": ARRAYS["value"]},
+            "arguments of --op grouped_attention",
+        ),
         ({"q": ARRAYS["query"]}, "query: wanted it once, got q too"),
         ({"query": (9 * ARRAYS["query"]).astype(np.int64)}, "query: wanted a float array"),
         ({"mask": np.ones((4, 7), bool)}, "mask: wanted a shape that broadcasts"),
@@ -110,6 +114,7 @@ def test_numbers_of_every_dtype_come_back(tmp_path: Path) -> None:
     ids=[
         "a name",
         "an option of others",
+        "one beside a gradient",
         "one twice",
         "integers",
         "a mask",

@@ -173,7 +173,7 @@ EACH_COMMIT = {
 }
 """One of each way out of a call, of each limit, and of each thing that is looked after."""
 
-WORKERS = {"some": "", "all by two workers": "2", "all in one process": ""}
+WORKERS = {"some": "2", "all": "2", "all in one process": ""}
 """Which backends one run has, and by how many workers."""
 
 

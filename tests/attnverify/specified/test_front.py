@@ -561,7 +561,9 @@ def test_what_is_not_understood_is_told_by_the_command() -> None:
     Path("my_spec.py").write_text(SPECIFICATION.replace("np.mean(x * x", "np.median(x * x"))
     run = verify("spec", "my_spec.py")
     assert run.status == 4
-    told = "my_spec.py:9: np.median is not understood; attnverify spec lists what is"
+    told = (
+        "my_spec.py:9: np.median is not understood; attnverify spec, without a file, lists what is"
+    )
     assert told in " ".join(run.output.split())
     listed = verify("spec")
     functions = {word for word in listed.output.split() if word.startswith("np.")}
