@@ -138,8 +138,8 @@ def test_a_file_that_has_changed_is_not_replayed_as_the_old_one(tmp_path: Path) 
     np.savez(path, **{name: x + 1 for name, x in ARRAYS.items()})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no longer the file that was judged"):
         expand(recipe, "float32")
-    again = expand(recipe_of_file(ATTENTION, str(path)), "float32")["query"]
-    assert np.array_equal(again, ARRAYS["query"] + 1)
+    np.savez(path, **{name: x[:, :1] for name, x in ARRAYS.items()})  # type: ignore[arg-type]
+    assert recipe_of_file(ATTENTION, str(path)).sizes["H"] == 1
 
 
 MINE = """
