@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy import ndarray
 
-from attnverify.bounds.error_rules import gamma
+from attnverify.bounds.error_rules import accumulation_error, gamma
 from attnverify.derived.forms import factor_of, is_scale, scaled_input
 from attnverify.derived.graph import Graph
 from attnverify.derived.tracing.node import Node
@@ -85,8 +85,8 @@ class Errors:
     def find_floor(self, node: Node) -> ndarray | float:
         """
         What a positive number cannot fall below: sums of squares, exponentials, and what is added
-        to them. An exponential that overflows is no smaller than the largest number; 1e-2 stands
-        for the roundings on the way.
+        to them. An exponential that overflows is no smaller than the largest number, and one that
+        may underflow is no larger than 0; 1e-2 stands for the roundings on the way.
         """
         i = node.inputs
         if node.kind == "leaf":
@@ -96,11 +96,16 @@ class Errors:
         if (node.name == "multiply" and i[0] is i[1]) or node.name == "absolute":
             return 0.0
         if node.kind in ("sum", "max"):
-            inner = self.floor(i[0])
-            whole = np.broadcast_to(inner, i[0].shape).min(node.axes, keepdims=True)
-            return np.where(whole > 0, whole * (1 - 1e-2), whole)
+            inner = np.broadcast_to(self.floor(i[0]), i[0].shape)
+            if node.kind == "max":
+                return inner.max(node.axes, keepdims=True)
+            whole = inner.sum(node.axes, keepdims=True)
+            lost = accumulation_error(inner.size // whole.size, self.P) + 1e-2
+            return np.where(whole > 0, whole * max(1 - lost, 0.0), whole * (1 + lost))
         if node.kind == "move":
             return self._floor_of_move(node)
+        if node.kind == "select" and not node.margins:
+            return np.where(node.condition, self.floor(i[0]), self.floor(i[1]))
         if node.name == "add":
             return (self.floor(i[0]) + self.floor(i[1])) * (1 - 1e-2)
         if node.name == "maximum":
@@ -115,8 +120,9 @@ class Errors:
     def _floor_of_exponential(self, node: Node) -> ndarray:
         if node not in self.own:
             return np.zeros(node.shape)
-        off = np.minimum(self.E[node.inputs[0]] + self.own[node], 700.0)
-        return np.minimum(node.value * np.exp(-off), self.P.softmax.max) * (1 - 1e-2)
+        off, fmt = np.minimum(self.E[node.inputs[0]] + self.own[node], 700.0), self.P.softmax
+        least = np.minimum(node.value * np.exp(-off), fmt.max) * (1 - 1e-2)
+        return np.where(least < 2 * fmt.tiny, 0.0, least)
 
     def _floor_of_move(self, node: Node) -> ndarray | float:
         floors = [self.floor(each) for each in node.inputs]

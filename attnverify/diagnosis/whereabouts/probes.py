@@ -34,6 +34,7 @@ from attnverify.diagnosis.whereabouts.places import describe_indices
 from attnverify.diagnosis.whereabouts.turns import describe_turns
 from attnverify.inputs.conditions import is_absent
 from attnverify.inputs.masks import seen_pairs
+from attnverify.inputs.real.required_options import HIDING
 from attnverify.inputs.recipe import Inputs
 from attnverify.judge.errors import Disagreement, Unsupported
 from attnverify.judge.observation import Observation, arrays, observe_answer
@@ -158,7 +159,7 @@ def hidden_by(operation: Operation, inputs: Inputs, pairs: ndarray) -> str:
     Name the option that alone hides these pairs, so that without it they would be seen; a mask only
     where others are given beside it.
     """
-    given = [name for name in HIDING if not is_absent(inputs.get(name))]
+    given = [name for name in HIDERS if not is_absent(inputs.get(name))]
     for name in given if len(given) > 1 else {*given} - {*MASKS}:
         rest = {other: x for other, x in inputs.items() if other != name}
         seen = seen_pairs(operation, rest, partial(visible_without, name))
@@ -173,7 +174,7 @@ def visible_without(name: str, B: int, N: int, M: int, **options: Any) -> ndarra
     return visible_keys(B, N, M, **{k: x for k, x in (options | placed).items() if k != name})
 
 
-HIDING = (*MASKS, "causal", "window", "chunk", "lengths", "segments", "blocks")
+HIDERS = (*MASKS, *HIDING)
 """What hides keys, each without the others."""
 
 

@@ -1,8 +1,9 @@
 """
 Required kinds of options: each form that an option may take, in a small call in which no other
-option is given that it does not need; of sequences what hides keys in decoding too, and caps with
-scores far beyond them. Where options meet, they are dealt; a function that takes few of them
-refuses what is dealt.
+option is given that it does not need; of sequences what hides keys in decoding too, caps with
+scores far beyond them, and what hides keys beside scores below any number that may stand for
+"hidden". Where options meet, they are dealt; a function that takes few of them refuses what is
+dealt.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ from numpy import ndarray
 from attnverify.catalogue.annotations import Domain
 from attnverify.catalogue.operation import CATALOGUE, Operation
 from attnverify.inputs.expand import draw_integers, limit_of
-from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.fixed_cases import FAR, fixed_recipe
 from attnverify.inputs.recipe import Recipe
 
 __all__ = ["BESIDE", "beside_causal", "option_cases", "options_of"]
 
 SIZES = {"B": 3, "H": 4, "N": 5, "M": 7}
+SQUARE = SIZES | {"N": 7}
+"""The first causal row sees one key, whose weight is 1 however far its score may be off."""
 BESIDE: dict[str, dict[str, Any]] = {
     "blocks": {"causal": True},
     "pinned": {"window": (1, 2)},
@@ -37,18 +40,26 @@ def option_cases(op: Operation) -> Iterator[Recipe]:
         return
     yield from _each_form(op, fixed_recipe(op, SIZES), tuple(op.domains))
     if op.is_packed:
-        yield from _each_form(op, decoding(op), HIDING)
+        yield from _each_form(op, decoding(op), IN_DECODING)
+    for family in FAR if op.shares_keys else ():
+        hidden = _each_form(op, fixed_recipe(op, SQUARE, family), HIDING)
+        yield from (recipe for recipe in hidden if _hides_on_both_sides(recipe))
     if "soft_cap" in op.domains and LARGE in op.families:
         yield from _each_form(op, fixed_recipe(op, SIZES, LARGE), ("soft_cap",))
 
 
 def _each_form(op: Operation, plain: Recipe, names: tuple[str, ...]) -> Iterator[Recipe]:
-    for name in names:
+    for name in [name for name in names if name in op.domains]:
         for form in _forms(op.domains[name], plain):
             own = BESIDE.get(name, {}) | {name: form}
             taken = {key: value for key, value in own.items() if key in op.domains}
             if plain.options | taken != plain.options:
                 yield replace(plain, options=plain.options | taken)
+
+
+def _hides_on_both_sides(recipe: Recipe) -> bool:
+    """Tell the one form of a window and of chunks that others are not needed beside."""
+    return all(recipe.options.get(name, form) == form for name, form in BOTH_SIDES.items())
 
 
 def decoding(op: Operation) -> Recipe:
@@ -74,7 +85,10 @@ def _is_ragged(lengths: ndarray) -> bool:
 
 
 DECODED = {"B": 3, "H": 4, "N": 1, "M": 19}
-HIDING = ("window", "chunk")
+HIDING = ("causal", "window", "chunk", "lengths", "segments", "blocks")
+"""Options that hide keys, each without the others."""
+BOTH_SIDES: dict[str, Any] = {"window": (1, 2), "chunk": 3}
+IN_DECODING = ("window", "chunk")
 LARGE = "large"
 """Numbers of which a tanh that is made of exponentials overflows: infinity by infinity."""
 ROWS: dict[str, Callable[[ndarray], bool]] = {

@@ -10,16 +10,16 @@ from attnverify.catalogue.operation import CATALOGUE
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import FailureRecord
 from attnverify.failures.store import save
-from attnverify.inputs.fixed_cases import fixed_recipe
+from attnverify.inputs.fixed_cases import FAR, fixed_recipe
 from attnverify.inputs.real.required_kinds import kinds_of, required_cases
-from attnverify.inputs.real.required_options import options_of
+from attnverify.inputs.real.required_options import HIDING, options_of
 from attnverify.inputs.sampling import resized, shrink_key
 from attnverify.judge.case import case_of
 from attnverify.plugin.closing import describe_unseen
 from attnverify.precision import resolve
 from attnverify.repair.calls import outcome
 from attnverify.verdicts.fitting import fitted_recipes
-from attnverify.verdicts.search import EARLIER, lacked_feature
+from attnverify.verdicts.search import EARLIER, Search, lacked_feature
 from tests.support.judge_text import judged
 from tests.support.nightly import covering
 from tests.support.quick_search import cell_of, search_quick
@@ -55,7 +55,7 @@ def test_each_form_of_an_option_is_shown_with_no_more_than_it_needs(name: str) -
     alone = {}
     for recipe in required_cases(name):
         given = options_of(recipe)
-        if len(given) <= 2 and not recipe.mask:
+        if len(given) <= 2 and not recipe.mask and recipe.values["family"] not in FAR:
             alone |= {(key, str(value)): recipe for key, value in given.items()}
     domains = CATALOGUE[name].domains
     wanted = {(key, str(value)) for key, d in domains.items() for value in d.choices[1:]}
@@ -72,6 +72,59 @@ def test_each_form_of_an_option_is_shown_with_no_more_than_it_needs(name: str) -
 def test_quick_sees_a_fault_in_one_form_of_an_option(name: str, fault: str, tmp_path: Path) -> None:
     text = FEW.format(name=name, given=OPENS[name], fault=FAULTS[fault])
     assert search_quick(tmp_path, text, seed=2).failing
+
+
+AT_A_NUMBER = """
+import numpy as np
+from attnverify.numpy_ref import visible_keys
+
+def grouped_attention(query, key, value, {takes}):
+    (B, H, N, D), (G, M) = query.shape, key.shape[1:3]
+    key, value = (np.repeat(x, H // G, 1) for x in (key, value))
+    seen = visible_keys(B, N, M, {gives})[:, None]
+    hidden, scale = query.dtype.type({number}), np.sqrt(D).astype(query.dtype)
+    score = np.where(seen, query @ key.mT / scale, hidden)
+    e = np.exp(score - score.max(-1, keepdims=True))
+    output = e / e.sum(-1, keepdims=True) @ value
+    return np.where(seen.any(-1, keepdims=True), output, 0 * output)
+
+FEATURES = {{"gradient": False, "lse": False}}
+"""
+
+
+def search_at_a_number(folder: Path, option: str, number: str, dtype: str) -> Search:
+    names = ["causal", option] if option == "blocks" else [option]
+    takes = ", ".join(f"{name}={False if name == 'causal' else None}" for name in names)
+    gives = ", ".join(f"{name}={name}" for name in names)
+    text = AT_A_NUMBER.format(takes=takes, gives=gives, number=number)
+    return search_quick(folder, text, 1, dtype)
+
+
+LARGER = ("causal", "window")
+"""Options that leave rows with one key, of which a bound says most."""
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "dtype"),
+    [
+        *((option, "-1e4", "float16") for option in HIDING),
+        *((option, "-1e6", "float32") for option in HIDING),
+        *((option, "-1e8", "float32") for option in LARGER),
+    ],
+)
+def test_keys_that_an_option_hides_at_a_number_are_seen_though_empty_rows_are_0(
+    option: str, number: str, dtype: str, tmp_path: Path
+) -> None:
+    search = search_at_a_number(tmp_path, option, number, dtype)
+    assert {*search.failing} == {"wrong number"}
+
+
+@pytest.mark.parametrize("option", HIDING)
+def test_keys_that_an_option_hides_at_minus_infinity_are_not_accused(
+    option: str, tmp_path: Path
+) -> None:
+    search = search_at_a_number(tmp_path, option, "np.finfo(query.dtype).min", "float32")
+    assert not search.failing and search.tally.cases >= 20
 
 
 def test_quick_is_green_on_what_takes_few_options(tmp_path: Path) -> None:
@@ -259,7 +312,7 @@ def test_a_row_far_below_0_shows_what_stands_behind_the_last_key(name: str, kind
     (far,) = (
         recipe
         for recipe in required_cases(own.operation.name)
-        if recipe.values["family"] == "far_below" and not recipe.mask
+        if recipe.values["family"] == "far_below" and not (recipe.mask or recipe.options)
     )
     (fitted,) = fitted_recipes([far], own.backend.declared.limits)
     assert own.operation.is_gradient and outcome(own, case_of(fitted, "float32")) == kind
