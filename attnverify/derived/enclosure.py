@@ -19,7 +19,7 @@ from attnverify.derived.budgets.elementwise import (
 from attnverify.derived.budgets.roles import stored
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.budgets.sums import Rule, bound_product, bound_sum
-from attnverify.derived.forms import source_of
+from attnverify.derived.forms import is_scale, source_of
 from attnverify.derived.graph import Graph
 from attnverify.derived.sweeping.sweep import sweep
 from attnverify.derived.tracing.node import Node
@@ -142,5 +142,8 @@ def is_target(graph: Graph, node: Node) -> bool:
             return False
         return any(graph.through(each) for each in node.inputs)
     moved = any(user.kind == "move" and user in graph.ends for user in graph.users[node])
-    last = node in graph.ends or node in graph.multiplied or moved
+    scaled = node in graph.rows and any(
+        user is not None and is_scale(user) for user in graph.users[node]
+    )
+    last = node in graph.ends or node in graph.multiplied or moved or scaled
     return last and bool(graph.region_names(node) & NONLINEAR)

@@ -6,6 +6,7 @@ the terms that a sum consists of.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -47,6 +48,7 @@ class Graph:
         self.order = topological([*outputs, *decided])
         self.main = topological(outputs, margins=False)
         self.ends = set(outputs)
+        self.colours: dict[tuple[Node, ...], Any] = {}  # of sweeps, the same in every arithmetic
         self.users: dict[Node, list[Node]] = {node: [] for node in self.order}
         for node in self.main:
             for each in node.inputs:

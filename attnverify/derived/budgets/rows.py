@@ -73,26 +73,84 @@ def bound_row_quotient(at: Errors, node: Node, propagated: ndarray) -> ndarray:
     return propagated
 
 
+@dataclass(frozen=True)
+class Reach:
+    """
+    Where weights may lie whose exponents are off by r, whatever the normaliser loses:
+
+        bottom_j = p_j e^-r_j / (p_j e^-r_j + sum_others p e^r) <= p'_j <= top_j
+
+    up, down  p e^r and p e^-r
+    floor     sum p e^-r, the rest included
+    """
+
+    up: ndarray
+    down: ndarray
+    floor: ndarray
+    top: ndarray
+    bottom: ndarray
+
+    @classmethod
+    def of(cls, row: Row, r: ndarray) -> "Reach":
+        p, axes, rest = row.quotient.value, row.axes, rest_of(row)
+        up, down, worst = p * np.exp(r), p * np.exp(-r), r.max(axes, keepdims=True)
+        floor = down.sum(axes, keepdims=True) + rest * np.exp(-worst)
+        others = np.maximum(floor - down, 0.0)
+        top = np.where(up > 0, up / np.maximum(up + others, TINIEST), 0.0)
+        most = up.sum(axes, keepdims=True)
+        others = np.maximum(most - up, 0.0) + 1e-15 * most + rest * np.exp(worst)
+        bottom = down / np.maximum(down + others, TINIEST)
+        return cls(up, down, np.maximum(floor, TINIEST), top, bottom)
+
+    def moved(self, p: ndarray) -> ndarray:
+        return np.maximum(self.top - p, p - self.bottom)
+
+
 def bound_row(at: Errors, row: Row) -> ndarray:
     """
     Bound the weights themselves. With a = p (e^r - 1),
 
-        |dp_j| <= (a_j (other p + rest) + p_j (other a + rest max(e^r - 1))) / sum p e^-r + p_j R
+        |dp_j| <= (a_j (other p + rest) + p_j other a) / (sum p e^-r + rest) + p_j R
 
-    and what underflow loses, R the error of the sum.
+    and what underflow loses, R what the normaliser loses, its sink included; never more than
+    where they may lie.
     """
     off, p, axes = row_errors(at, row), row.quotient.value, row.axes
-    a, low, rest = p * np.expm1(off.r), p * np.exp(-off.r), rest_of(row)
-    worst, S = off.r.max(axes, keepdims=True), row.quotient.inputs[1]
+    a, reach, rest = p * np.expm1(off.r), Reach.of(row, off.r), rest_of(row)
+    S, R = row.quotient.inputs[1], normaliser_loss(at, row)
     other_p, other_a = _others(p, axes[0]), _others(a, axes[0])
-    floor = np.maximum(low.sum(axes, keepdims=True) + rest * np.exp(-worst), TINIEST)
-    E = (a * (other_p + rest) + p * (other_a + rest * np.expm1(worst))) / floor
+    floor = reach.down.sum(axes, keepdims=True) + np.maximum(rest - R / S.value, 0.0)
+    E = (a * (other_p + rest) + p * other_a) / np.maximum(floor, TINIEST)
+    E = np.fmin(E, reach.moved(p))
     lost = at.under[row.exponential] / S.value
-    E = E + p * (at.relative[row.total] / S.value) + lost + p * lost.sum(axes, keepdims=True)
-    if rest.any():
-        E = E + p * at.E[S] / np.maximum(S.value - at.E[S], TINIEST)
+    least = np.where(rest > 0, np.maximum(S.value - at.E[S], TINIEST), S.value)
+    E = E + p * (R / least) + lost + p * lost.sum(axes, keepdims=True)
     beyond = ~off.seen & (row.exponential.inputs[0].value > -np.inf)
-    return np.where(beyond | off.risky, np.inf, E)
+    return np.where(off.risky, np.inf, np.where(beyond, E + np.exp(-600.0), E))
+
+
+def normaliser_loss(at: Errors, row: Row) -> ndarray:
+    """
+    Bound what the nodes of the normaliser lose themselves, R; of a sink also how far its exponent
+    may be off, the shift that it shares with all others left out.
+    """
+    found, seen, stack = np.zeros(row.total.shape), set[Node](), [row.quotient.inputs[1]]
+    while stack:
+        node = stack.pop()
+        if node in seen or node is row.exponential:
+            continue
+        seen.add(node)
+        if node is row.total:
+            own = at.relative[node]
+        elif node.kind in ("move", "select") or node.name == "add":
+            own, stack = at.L[node], stack + [each for each in node.inputs if not each.const]
+        elif node.name == "exp" and row.shifted:
+            off = np.minimum(at.E[node.inputs[0].inputs[0]], 300.0)
+            own = at.L[node] + node.value * np.expm1(off)
+        else:
+            own = at.E[node]
+        found = found + np.broadcast_to(own, found.shape)
+    return found
 
 
 def _others(x: ndarray, axis: int) -> ndarray:
@@ -207,13 +265,9 @@ def differentiate_row(at: Errors, row: Row, gm: ndarray, gr: ndarray) -> Centred
     """
     off, p, S = row_errors(at, row), row.quotient.value, row.quotient.inputs[1]
     axes, seeds = row.axes, tuple(a + 1 for a in row.axes)
-    r, seen, rest = off.r, off.seen, rest_of(row)
-    up, down = p * np.exp(r), p * np.exp(-r)
-    worst = np.minimum(r.max(axes, keepdims=True), 600)
-    floor = down.sum(axes, keepdims=True) + rest * np.exp(-worst)
-    others = np.maximum(floor - down, 0.0)
-    top = np.where(up > 0, up / np.maximum(up + others, TINIEST), 0.0)
-    floor = np.maximum(floor, TINIEST)
+    seen, rest, reach = off.seen, rest_of(row), Reach.of(row, off.r)
+    up, floor, top = reach.up, reach.floor, reach.top
+    worst = off.r.max(axes, keepdims=True)
     c, certain_slopes = (p * gm).sum(seeds, keepdims=True), not gr.any()
     centred = gm - c
     g = centred if seen.all() else np.where(seen, centred, 0.0)
@@ -229,9 +283,7 @@ def differentiate_row(at: Errors, row: Row, gm: ndarray, gr: ndarray) -> Centred
     middle = p * g * by
     radius = np.maximum(top * (size + np.fmin(shift, most)) * by - np.abs(middle), 0.0)
     radius = np.where(off.risky & seen, np.inf, radius) if off.risky.any() else radius
-    moved = np.minimum(
-        at.E[row.quotient], np.maximum(top - p, p - down / np.maximum(floor + (up - down), TINIEST))
-    )
+    moved = np.minimum(at.E[row.quotient], reach.moved(p))
     lost = np.abs(gm) * moved
     lost = (lost if certain_slopes else lost + gr * top).sum(seeds, keepdims=True)
     return Centred(

@@ -96,11 +96,11 @@ class Errors:
         if (node.name == "multiply" and i[0] is i[1]) or node.name == "absolute":
             return 0.0
         if node.kind in ("sum", "max"):
-            inner = np.broadcast_to(self.floor(i[0]), i[0].shape)
+            terms = np.broadcast_to(self.floor(i[0]), i[0].shape)
             if node.kind == "max":
-                return inner.max(node.axes, keepdims=True)
-            whole = inner.sum(node.axes, keepdims=True)
-            lost = accumulation_error(inner.size // whole.size, self.P) + 1e-2
+                return np.asarray(terms.max(node.axes, keepdims=True))
+            whole = terms.sum(node.axes, keepdims=True)
+            lost = accumulation_error(terms.size // whole.size, self.P) + 1e-2
             return np.where(whole > 0, whole * max(1 - lost, 0.0), whole * (1 + lost))
         if node.kind == "move":
             return self._floor_of_move(node)

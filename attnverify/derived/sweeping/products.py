@@ -17,13 +17,16 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from attnverify.derived.budgets.rows import rest_of, row_errors
+from attnverify.derived.budgets.rows import Reach, rest_of, row_errors
 from attnverify.derived.budgets.state import TINIEST, Errors
 from attnverify.derived.budgets.sums import operand
 from attnverify.derived.forms import factor_of, is_scale
 from attnverify.derived.row import Row
 from attnverify.derived.sweeping.means import errors_of_values, rounded_weights
 from attnverify.derived.tracing.node import Node, product
+
+FEW = 2e6
+"""Terms of a mean that are added up one by one."""
 
 ROUNDED = 4e-16
 """What float64 loses of each term of a square that cancels."""
@@ -80,10 +83,25 @@ class Mean:
         most = most.transpose([left.index(c) for c in out if c in left])
         return np.asarray(most[tuple(slice(None) if c in left else None for c in out)])
 
+    def by_terms(self, x: ndarray, letters: str) -> ndarray:
+        """Give numbers of weights or values the axes of the target, and one for what is summed."""
+        own, _, out = self.letters
+        x = x.reshape(self.target.inputs[self.place].shape) if letters == own else x
+        whole = out + own[-1]
+        x = x.transpose([letters.index(c) for c in whole if c in letters])
+        return np.asarray(x[tuple(slice(None) if c in letters else None for c in whole)])
+
     def apart(self, weights: ndarray, f: ndarray) -> ndarray:
-        """Bound sum_j weights_j |f_j v_j - o|."""
+        """Bound sum_j weights_j |f_j v_j - o|: term by term where the terms are few."""
         own, other, _ = self.letters
         v, o, axis = self.values.value, self.target.value, other.index(own[-1])
+        if o.size * v.shape[axis] <= FEW:
+            centred = (
+                self.by_terms(v, other)
+                if (f == 1).all()
+                else self.by_terms(f, own) * self.by_terms(v, other)
+            )
+            return (self.by_terms(weights, own) * np.abs(centred - o[..., None])).sum(-1)
         whole = self.spread(weights.sum(-1, keepdims=True))
         if (f == 1).all():
             centre = v.mean(axis, keepdims=True)
@@ -163,17 +181,14 @@ def bound_mean(
     at, row, v = mean.at, mean.row, mean.values
     p, f, e = row.quotient.value, mean.steps[row.quotient], row.exponential
     off, rest, size, Ev = row_errors(at, row), rest_of(row), np.abs(f), mean.E
-    up, down = p * np.exp(off.r), p * np.exp(-off.r)
-    worst = np.minimum(off.r.max(-1, keepdims=True), 600)
-    floor = down.sum(-1, keepdims=True) + rest * np.exp(-worst)
-    top = np.where(up > 0, up / np.maximum(up + np.maximum(floor - down, 0.0), TINIEST), 0.0)
-    floor, c = np.maximum(floor, TINIEST), np.abs(mean.target.value)
+    reach, c = Reach.of(row, off.r), np.abs(mean.target.value)
+    up, floor, top, worst = reach.up, reach.floor, reach.top, off.r.max(-1, keepdims=True)
     wide = mean.sum(up * size, Ev) if Ev.any() else 0.0
     shift = (mean.apart(up - p, f) + wide) / mean.spread(floor)
     shift = shift + mean.spread(rest * np.expm1(worst)) * c
     most = mean.largest(np.abs(v.value) + 2 * Ev) * size.max(initial=0.0) + c
     moved = np.fmin(np.where(mean.spread(off.risky), np.inf, shift), most)
-    found = moved + _of_normaliser(mean, carrying, c, _lost(mean, up, down, floor, top))
+    found = moved + _of_normaliser(mean, carrying, c, _lost(mean, reach))
     if at.under[e].any():
         seen = off.seen & (at.under[e] > 0)
         w = np.where(seen, top * at.under[e] / np.where(seen, e.value, 1.0), 0.0)
@@ -191,12 +206,12 @@ def bound_mean(
     return np.where(np.isnan(found), np.inf, found)
 
 
-def _lost(mean: Mean, up: ndarray, down: ndarray, floor: ndarray, top: ndarray) -> ndarray:
+def _lost(mean: Mean, reach: Reach) -> ndarray:
     """Bound how far sum_j p_j f_j v_j is off where weights and values are: what S multiplies."""
-    at, p, size = mean.at, mean.row.quotient.value, np.abs(mean.steps[mean.row.quotient])
-    fallen = p - down / np.maximum(floor + (up - down), TINIEST)
-    moved = np.minimum(at.E[mean.row.quotient], np.maximum(top - p, fallen))
-    return mean.sum(moved * size, np.abs(mean.values.value)) + mean.sum(top * size, mean.E)
+    quotient = mean.row.quotient
+    size = np.abs(mean.steps[quotient])
+    moved = np.minimum(mean.at.E[quotient], reach.moved(quotient.value))
+    return mean.sum(moved * size, np.abs(mean.values.value)) + mean.sum(reach.top * size, mean.E)
 
 
 def _of_normaliser(

@@ -25,10 +25,10 @@ from numpy import ndarray
 from attnverify.derived.budgets.keeping import between_uses
 from attnverify.derived.budgets.rows import bound_row
 from attnverify.derived.budgets.state import Errors
-from attnverify.derived.forms import is_linear
+from attnverify.derived.forms import is_linear, is_scale, scaled_input, source_of
 from attnverify.derived.row import Row
 from attnverify.derived.sweeping.adjoints import Adjoints
-from attnverify.derived.sweeping.colours import Group, batch_labels, groups_of
+from attnverify.derived.sweeping.colours import Group, Labels, batch_labels, groups_of
 from attnverify.derived.sweeping.means import (
     errors_of_values,
     lost_on_the_way,
@@ -41,8 +41,8 @@ from attnverify.derived.tracing.node import Node
 LIMIT = 4e7
 """Numbers that a sweep may touch; above it, the forward pass alone."""
 
-ONE_BY_ONE = 2e6
-"""Numbers from which on a mean by the weights of a row is bounded by products of matrices."""
+KEPT = 1e5
+"""Numbers up to which the colours of a sweep are kept for other arithmetics."""
 
 MOST_NODES = 80
 """Nodes that a sweep passes at most: a recurrence of many steps is left to the forward pass."""
@@ -75,8 +75,19 @@ class _Sweep:
         return lost_on_the_way(self.at, self.target)
 
     @cached_property
-    def labels(self) -> dict[int, dict[Node, ndarray]]:
-        return batch_labels(self.at, self.target, self.nodes, self.carrying)
+    def labels(self) -> Labels:
+        return self.colours[0]
+
+    @cached_property
+    def colours(self) -> tuple[Labels, dict[Node, Group]]:
+        """The batch axes and their places, which what carries an error decides alone."""
+        key = (self.target, *self.carrying)
+        found = self.at.graph.colours if self.numbers <= KEPT else {}
+        if key not in found:
+            labels = batch_labels(self.at, self.target, self.nodes, self.carrying)
+            rows = [node for node in self.nodes if node in self.at.graph.rows]
+            found[key] = labels, groups_of(self.target, labels, [*self.carrying, *rows])
+        return found[key]
 
     @cached_property
     def seed_axes(self) -> list[int]:
@@ -104,20 +115,28 @@ def sweep(at: Errors, target: Node) -> ndarray | None:
     row = at.graph.rows.get(target)
     if row is not None and len(row.axes) == 1:
         return bound_row(at, row)
+    if _scales_row(at, target):
+        return None
     nodes, cuts = _part_of(at, target)
     if len(nodes) > MOST_NODES or not _meet(at, target, {*nodes, *cuts}):
         return None
     this = _Sweep(at, target, nodes, cuts)
     if not this.carrying:
         return None
-    count = len(this.seeds) * this.numbers
-    if count > ONE_BY_ONE and this.direct is not None:
+    if this.direct is not None:
         row, behind = this.direct
         carrying = [node for node in this.carrying if node not in behind]
         mean = find_mean(at, target, row, carrying)
         if mean is not None:
             return bound_mean(mean, carrying, this.operands, _unit_of_weights(at))
-    return _run(this) if count <= LIMIT else None
+    return _run(this) if len(this.seeds) * this.numbers <= LIMIT else None
+
+
+def _scales_row(at: Errors, node: Node) -> bool:
+    """Tell whether it is a row's weights times a number: as sharp as these are already."""
+    while is_scale(node):
+        node = source_of(scaled_input(node))
+    return node in at.graph.rows and len(at.graph.rows[node].axes) == 1
 
 
 def _part_of(at: Errors, target: Node) -> tuple[list[Node], list[Node]]:
@@ -187,8 +206,7 @@ def _behind(node: Node) -> set[Node]:
 
 def _run(this: _Sweep) -> ndarray:
     at, target, direct = this.at, this.target, this.direct
-    rows = [node for node in this.nodes if node in at.graph.rows]
-    groups = groups_of(target, this.labels, [*this.carrying, *rows])
+    groups = this.colours[1]
     batches = prod(target.shape[a] for a in this.labels)
     shape = (len(this.seeds), batches)
     this.found, this.rounded_first, this.rounded_last = (np.zeros(shape) for _ in range(3))

@@ -6,6 +6,7 @@ them, and some comes near.
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from attnverify.bounds import error
 from attnverify.catalogue.packing import apart, heads_first
 from attnverify.catalogue.pytrees import leaves
 from attnverify.derived import Derived, today
+from attnverify.derived.budgets import rows
 from attnverify.derived.legal.evaluations import climb, rounded
 from attnverify.derived.sweeping import products, sweep
 from attnverify.precision import FORMATS, PRESETS, TF32, Precision
@@ -73,7 +75,7 @@ def test_no_legal_evaluation_exceeds_a_mean_that_is_bounded_by_products(
         precision = declared(dtype, seed)
         one_by_one = derived.errors(precision)[0]
         with monkeypatch.context() as patch:
-            patch.setattr(sweep, "ONE_BY_ONE", 0)
+            patch.setattr(products, "FEW", 0)
             assert (derived.errors(precision)[0] >= one_by_one * (1 - 1e-9)).all()
             found.append(climb(derived, precision, 8, seed))
     assert 0.05 <= max(found) <= 1
@@ -82,13 +84,65 @@ def test_no_legal_evaluation_exceeds_a_mean_that_is_bounded_by_products(
 def test_a_mean_that_forgets_how_far_its_values_are_apart_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sweep, "ONE_BY_ONE", 0)
+    monkeypatch.setattr(products, "FEW", 0)
     monkeypatch.setattr(products.Mean, "apart", lambda mean, weights, f: 0.0 * mean.target.value)
     rng, precision = np.random.default_rng(3), PRESETS["eager"](FORMATS["bfloat16"])
     call = {
         name: rounded(3 * rng.standard_normal((1, 4, 9, 9)), FORMATS["bfloat16"]) for name in QKV
     }
     assert climb(today.attention(call), precision, 60) > 1
+
+
+@pytest.mark.parametrize("operation", ["grouped_attention", "grouped_attention_grad"])
+def test_weights_times_a_number_are_bounded_as_sharply_without_a_sweep(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sinks, caps and windows too, among them rows of a single key."""
+    rng = Random(11)
+    for seed in range(DRAWS):
+        derived = TRACES[operation](small_inputs(rng, operation, "float32"))
+        precision = declared("float32", seed)
+        found = [*leaves(derived.errors(precision))]
+        with monkeypatch.context() as patch:
+            patch.setattr(sweep, "_scales_row", lambda at, node: False)
+            for own, swept in zip(found, leaves(derived.errors(precision)), strict=True):
+                np.testing.assert_allclose(own, swept, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sink", [None, -6.0])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_no_legal_evaluation_exceeds_a_bound_far_below_0(dtype: str, sink: float | None) -> None:
+    """Where exponents err by more than 1, the logarithm of their sum has a bound as well."""
+    rng, fmt = np.random.default_rng(4), FORMATS[dtype]
+    size = {"float64": 2e7, "float32": 600.0, "float16": 20.0}[dtype]
+    call: dict[str, Any] = {
+        name: rounded(sign * size * (1 + rng.random((1, 4, 9, 9))), fmt)
+        for name, sign in (("query", 1), ("key", -1), ("value", 1 / size))
+    }
+    call["sink"] = None if sink is None else rounded(np.full(4, sink * size * size), fmt)
+    derived, precision = today.attention(call), PRESETS["fused"](fmt)
+    assert all(np.isfinite(each).all() for each in derived.errors(precision))
+    assert 0 < climb(derived, precision, 60) <= 1
+
+
+@pytest.mark.parametrize("sink", [0.0, 0.4])
+def test_weights_lie_where_the_errors_of_their_exponents_may_take_them(sink: float) -> None:
+    rng = np.random.default_rng(6)
+    (p, *_), r = rng.dirichlet(np.ones(6), 40)[None], 3 * rng.random((40, 6))
+    p = p * (1 - sink)
+    row: Any = SimpleNamespace(quotient=SimpleNamespace(value=p), axes=(1,))
+    reach = rows.Reach.of(row, r)
+    for _ in range(200):
+        e = p * np.exp(r * rng.choice([-1, 1], r.shape))
+        moved = e / (e.sum(-1, keepdims=True) + sink)
+        assert (reach.bottom <= moved * (1 + 1e-12)).all()
+        assert (moved <= reach.top * (1 + 1e-12)).all()
+    lowest = (
+        p
+        * np.exp(-r)
+        / (p * np.exp(-r) + (p * np.exp(r)).sum(-1, keepdims=True) - p * np.exp(r) + sink)
+    )
+    assert (reach.bottom >= 0.04 * lowest).all()
 
 
 @pytest.mark.parametrize("operation", TRACES)
