@@ -110,45 +110,45 @@ def bound_row(at: Errors, row: Row) -> ndarray:
     """
     Bound the weights themselves. With a = p (e^r - 1),
 
-        |dp_j| <= (a_j (other p + rest) + p_j other a) / (sum p e^-r + rest) + p_j R
+        |dp_j| <= (a_j (other p + rest) + p_j other a) / (sum p e^-r + rest e^-r) + p_j R
 
     and what underflow loses, R what the normaliser loses, its sink included; never more than
     where they may lie.
     """
     off, p, axes = row_errors(at, row), row.quotient.value, row.axes
     a, reach, rest = p * np.expm1(off.r), Reach.of(row, off.r), rest_of(row)
-    S, R = row.quotient.inputs[1], normaliser_loss(at, row)
     other_p, other_a = _others(p, axes[0]), _others(a, axes[0])
-    floor = reach.down.sum(axes, keepdims=True) + np.maximum(rest - R / S.value, 0.0)
-    E = (a * (other_p + rest) + p * other_a) / np.maximum(floor, TINIEST)
+    E = (a * (other_p + rest) + p * other_a) / reach.floor
     E = np.fmin(E, reach.moved(p))
-    lost = at.under[row.exponential] / S.value
-    least = np.where(rest > 0, np.maximum(S.value - at.E[S], TINIEST), S.value)
-    E = E + p * (R / least) + lost + p * lost.sum(axes, keepdims=True)
+    lost = at.under[row.exponential] / row.quotient.inputs[1].value
+    E = E + (p + E) * normaliser_loss(at, row, reach.floor) + lost
+    E = E + p * lost.sum(axes, keepdims=True)
     beyond = ~off.seen & (row.exponential.inputs[0].value > -np.inf)
     return np.where(off.risky, np.inf, np.where(beyond, E + np.exp(-600.0), E))
 
 
-def normaliser_loss(at: Errors, row: Row) -> ndarray:
+def normaliser_loss(at: Errors, row: Row, floor: ndarray) -> ndarray:
     """
-    Bound what the nodes of the normaliser lose themselves, R; of a sink also how far its exponent
-    may be off, the shift that it shares with all others left out.
+    Bound what the nodes of the normaliser lose themselves, as a share of it; of a sink also how far
+    its exponent may be off, the shift that it shares with all others left out.
     """
-    found, seen, stack = np.zeros(row.total.shape), set[Node](), [row.quotient.inputs[1]]
+    S = row.quotient.inputs[1]
+    found, seen, stack = np.zeros(row.total.shape), set[Node](), [S]
     while stack:
         node = stack.pop()
         if node in seen or node is row.exponential:
             continue
         seen.add(node)
         if node is row.total:
-            own = at.relative[node]
+            own = at.relative[node] / S.value
         elif node.kind in ("move", "select") or node.name == "add":
-            own, stack = at.L[node], stack + [each for each in node.inputs if not each.const]
+            stack += [each for each in node.inputs if not each.const]
+            own = at.L[node] / np.maximum(at.size(node), TINIEST)
         elif node.name == "exp" and row.shifted:
             off = np.minimum(at.E[node.inputs[0].inputs[0]], 300.0)
-            own = at.L[node] + node.value * np.expm1(off)
+            own = (at.L[node] + node.value * np.expm1(off)) / (S.value * floor)
         else:
-            own = at.E[node]
+            own = at.E[node] / (S.value * floor)
         found = found + np.broadcast_to(own, found.shape)
     return found
 

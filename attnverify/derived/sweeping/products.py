@@ -17,8 +17,8 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from attnverify.derived.budgets.rows import Reach, rest_of, row_errors
-from attnverify.derived.budgets.state import TINIEST, Errors
+from attnverify.derived.budgets.rows import Reach, normaliser_loss, rest_of, row_errors
+from attnverify.derived.budgets.state import Errors
 from attnverify.derived.budgets.sums import operand
 from attnverify.derived.forms import factor_of, is_scale
 from attnverify.derived.row import Row
@@ -188,7 +188,8 @@ def bound_mean(
     shift = shift + mean.spread(rest * np.expm1(worst)) * c
     most = mean.largest(np.abs(v.value) + 2 * Ev) * size.max(initial=0.0) + c
     moved = np.fmin(np.where(mean.spread(off.risky), np.inf, shift), most)
-    found = moved + _of_normaliser(mean, carrying, c, _lost(mean, reach))
+    of_normaliser = normaliser_loss(at, row, reach.floor)
+    found = moved + mean.spread(of_normaliser) * (c + _lost(mean, reach))
     if at.under[e].any():
         seen = off.seen & (at.under[e] > 0)
         w = np.where(seen, top * at.under[e] / np.where(seen, e.value, 1.0), 0.0)
@@ -212,18 +213,3 @@ def _lost(mean: Mean, reach: Reach) -> ndarray:
     size = np.abs(mean.steps[quotient])
     moved = np.minimum(mean.at.E[quotient], reach.moved(quotient.value))
     return mean.sum(moved * size, np.abs(mean.values.value)) + mean.sum(reach.top * size, mean.E)
-
-
-def _of_normaliser(
-    mean: Mean, carrying: Sequence[Node], c: ndarray, lost: ndarray
-) -> ndarray | float:
-    """Sum the errors of the nodes in the normaliser S: each moves the target by |dT / dS|."""
-    at, S = mean.at, mean.row.quotient.inputs[1]
-    own = np.zeros(mean.row.total.shape)
-    for node in mean.side:
-        if node in carrying:
-            E = at.relative[node] if node is mean.row.total else at.L[node]
-            own = own + np.broadcast_to(E, own.shape)
-    low = np.maximum(np.abs(S.value) - at.E[S], TINIEST)
-    slope = np.where(rest_of(mean.row) > 0, 1 / low, 1 / np.abs(S.value))
-    return mean.spread(own * slope) * (c + lost)
