@@ -59,8 +59,8 @@ def find_alone(backend: Backend, operation: str = "") -> dict[str, bool]:
 
 def _answers_alone(implementation: Implementation) -> bool:
     """
-    Tell whether the first call that is answered, plain or with one option, is answered without a
-    second result.
+    Tell whether the first call that is answered, plain, with one option or of whole tiles, is
+    answered without a second result.
     """
     declared, name = implementation.backend.declared, implementation.operation.name
     dtype = next(iter(declared.dtypes), "float32")
@@ -68,7 +68,8 @@ def _answers_alone(implementation: Implementation) -> bool:
     options = {option: value for each in cases for option, value in each.options.items()}
     first = cases[0]
     alone = [replace(first, options=first.options | {name: options[name]}) for name in options]
-    for recipe in fitted_recipes([*cases[:ASKED], *alone], declared.limits):
+    tiles = resized(first, {letter: 64 for letter in "NMDE" if letter in first.sizes})
+    for recipe in fitted_recipes([*cases[:ASKED], *alone, tiles], declared.limits):
         with suppress(Disagreement, Unsupported):
             case = case_of(recipe, dtype)
             announce.get()(implementation, dtype, case, None)

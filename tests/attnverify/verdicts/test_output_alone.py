@@ -95,6 +95,16 @@ def test_an_lse_that_is_returned_is_judged(tmp_path: Path) -> None:
     assert find_alone(backend) == {"grouped_attention ": False}
 
 
+def test_that_is_asked_of_what_takes_whole_tiles_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from attnverify.numpy_ref import grouped_attention as own\n"
+        "def grouped_attention(query, key, value):\n"
+        "    assert query.shape[2] % 16 == 0 and key.shape[2] % 16 == 0\n"
+        "    return own(query, key, value)[0]\n"
+    )
+    assert [*find_alone(load(str(tmp_path / "mine.py"))).values()] == [True]
+
+
 @pytest.mark.usefixtures("causes_are_not_sought")
 @pytest.mark.parametrize(("factor", "status"), [("1", 0), ("1.01", 1)])
 def test_the_verdict_says_that_no_lse_was_judged(
