@@ -17,11 +17,12 @@ from attnverify.diagnosis.mistakes.sentinels import NUMBERS
 
 AT_A_NUMBER = {
     at.format(number=number): (at, -number)
-    for at in (say.HIDDEN_AT, say.BOOLEAN_HIDDEN_AT)
+    for at in (say.HIDDEN_AT, say.HIDDEN_AT_BUT, say.BOOLEAN_HIDDEN_AT)
     for number in NUMBERS
 }
 AT_SOME = {
     say.HIDDEN_AT: say.HIDDEN_AT_SOME,
+    say.HIDDEN_AT_BUT: say.HIDDEN_AT_SOME_BUT,
     say.BOOLEAN_HIDDEN_AT: say.BOOLEAN_HIDDEN_AT_SOME,
 }
 """The same without its digits."""

@@ -97,6 +97,11 @@ def emptied_by_mask(s: StagedAttention) -> Any:
     return False if s.visible is None else ~s.visible.any(axis=-1, keepdims=True)
 
 
+def emptied(s: StagedAttention) -> Any:
+    """The rows that see no key."""
+    return ~s.sees.any(axis=-1, keepdims=True)
+
+
 def minus_infinity_added(s: StagedAttention) -> StagedAttention:
     """A float mask is added with its minus infinities: NaN where the score is plus infinity."""
     mask = s.inputs.get("mask")
@@ -116,7 +121,7 @@ IN_FLOAT32 = ", and a softmax in float32"
 BUT_FOR_EMPTY = " but for rows that the mask empties"
 XLNET = "1e30 subtracted from hidden scores (65500 in float16)"
 HALF = f"half {LOWEST} for the bias of hidden scores but for empty rows of a mask"
-NUMBERS = (-10.0, -50.0, -100.0, -1e3, -1e4, -1e5, -1e6, -1e9, -1e30)
+NUMBERS = (-10.0, -50.0, -100.0, -1e3, -1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e30)
 SENTINELS: dict[str, Change] = {
     XLNET: Sentinel(
         lambda dtype: -65500.0 if dtype == "float16" else -1e30, "added", products=True
@@ -132,11 +137,17 @@ SENTINELS: dict[str, Change] = {
         say.HIDDEN_AT.format(number=number): Sentinel(partial(no_lower_than, number))
         for number in NUMBERS
     },
+    **{
+        say.HIDDEN_AT_BUT.format(number=number): Sentinel(
+            partial(no_lower_than, number), zeroed=emptied
+        )
+        for number in NUMBERS
+    },
     HALF: Sentinel(
         lambda dtype: lowest(dtype) / 2,
         "for the bias",
         "float64",
-        zeroed=lambda s: False if s.visible is None else ~s.sees.any(axis=-1, keepdims=True),
+        zeroed=lambda s: False if s.visible is None else emptied(s),
     ),
 }
 

@@ -15,6 +15,10 @@ from attnverify.faults.registry import ALL, OURS, add_faults, fault
 from attnverify.reference import attention
 
 ABSENT = "a hidden key is absent"
+AT_A_NUMBER = (
+    "hidden scores at {number:g}, which is a number and not minus infinity, but for rows that see "
+    "no key"
+)
 
 
 def weigh_with(sentinel: float, score: ndarray, visible: ndarray) -> ndarray:
@@ -35,14 +39,14 @@ def value_grad_by_weights(w: ndarray, visible: ndarray, d: ndarray) -> ndarray:
 FINE = ("float64",)
 WIDE = (*FINE, "float32", "bfloat16")
 SENTINELS = (
-    ("softmax", -1e4, "ten thousand", ALL),
-    ("scaled_dot_product_attention", -1e4, "ten thousand", ALL),
-    ("scaled_dot_product_attention", -1e9, "a thousand million", FINE),
-    ("additive_attention", -1e4, "ten thousand", ALL),
-    ("alibi_attention", -1e4, "ten thousand", ALL),
-    ("transformer_xl_attention", -1e6, "a million", WIDE),
-    ("transformer_xl_attention", -1e8, "a hundred million", WIDE),
-    ("learned_relative_attention", -1e7, "ten million", WIDE),
+    ("softmax", -1e4, ALL),
+    ("scaled_dot_product_attention", -1e4, ALL),
+    ("scaled_dot_product_attention", -1e9, FINE),
+    ("additive_attention", -1e4, ALL),
+    ("alibi_attention", -1e4, ALL),
+    ("transformer_xl_attention", -1e6, WIDE),
+    ("transformer_xl_attention", -1e8, WIDE),
+    ("learned_relative_attention", -1e7, WIDE),
 )
 
 
@@ -91,7 +95,7 @@ def merge_masks_repeated(attn_mask: Any, key_padding_mask: Any, num_heads: int) 
 
 add_faults("backward", (
     *((f"{operation}_grad_sentinel_1e8",
-      "hidden scores of minus a hundred million instead of minus infinity", OURS, ABSENT,
+      AT_A_NUMBER.format(number=-1e8), OURS, ABSENT,
       "a hidden key, visible scores below -1e8 or NaN",
       {"weigh": partial(weigh_with, -1e8), "value_grad": value_grad_by_weights})
       for operation in ("scaled_dot_product_attention", "learned_relative_attention")),
@@ -106,9 +110,9 @@ add_faults("numerics", (
 
 add_faults("masks", (
     *((f"{operation}_sentinel_1e{round(np.log10(-sentinel))}",
-       f"hidden scores of minus {size} instead of minus infinity", OURS, ABSENT,
+       AT_A_NUMBER.format(number=sentinel), OURS, ABSENT,
        f"a hidden key, visible scores below {sentinel:g}",
        {"weigh": partial(weigh_with, sentinel)} | ({} if operation == "softmax" else
         {"mix": mixed_by_weights}), {"wrong_in": dtypes})
-      for operation, sentinel, size, dtypes in SENTINELS),
+      for operation, sentinel, dtypes in SENTINELS),
 ))  # fmt: skip

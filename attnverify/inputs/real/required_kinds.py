@@ -97,6 +97,9 @@ def _of_parts(op: Operation) -> Iterator[Recipe]:
     plain = fixed_recipe(op, SIZES, "normal")
     if op.traits.causal and not (op.traits.square or op.has_memory):
         yield fixed_recipe(op, LONGER, "normal")
+    if "causal" in op.domains and not op.is_packed:
+        longer = fixed_recipe(op, LONGER, "normal")
+        yield replace(longer, options=longer.options | {"causal": True})
     if "key_padding_mask" in op.arguments and not op.exact:
         for pattern, sizes in (("empty_rows", {"B": 3}), ("random", {"B": 2})):
             recipe = fixed_recipe(op, SIZES | sizes, "normal")
@@ -162,7 +165,8 @@ def kinds_of(recipe: Recipe) -> Iterator[str]:
         yield from _of_numbers(op.outside, recipe)
         return
     parts = [part for part in (recipe.mask, recipe.padding) if part]
-    longer = op.traits.causal and sizes.get("N", 0) > sizes.get("M", 0)
+    causal = op.traits.causal or options_of(recipe) == {"causal": True}
+    longer = causal and sizes.get("N", 0) > sizes.get("M", 0)
     hiding = [part for part in parts if part.get("form", "bool") in HIDING]
     if longer or any(part["pattern"] == "empty_rows" for part in hiding):
         yield EMPTY

@@ -15,6 +15,7 @@ from attnverify import diagnosis
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis import sentences
 from attnverify.diagnosis.candidates import candidates
+from attnverify.faults.visibility.finite_sentinels import AT_A_NUMBER
 
 UNSCALED = "scores that are not scaled"
 Filled = tuple[dict[str, Any], str]
@@ -198,6 +199,15 @@ TEXTS: dict[str, Filled] = {
     "HIDDEN_AT": (
         {"number": -1.0},
         "hidden scores at -1, which is a number and not minus infinity",
+    ),
+    "HIDDEN_AT_BUT": (
+        {"number": -1.0},
+        "hidden scores at -1, which is a number and not minus infinity, but for rows that see no "
+        "key",
+    ),
+    "HIDDEN_AT_SOME_BUT": (
+        {},
+        "hidden scores at a number in place of minus infinity, but for rows that see no key",
     ),
     "BOOLEAN_HIDDEN_AT": (
         {"number": -1e9},
@@ -459,3 +469,7 @@ def test_what_a_candidate_is_called_fits_into_its_sentence(operation: str) -> No
         told = sentences.EQUALS.format(mistakes=words, share=0.5)
         assert len(told) <= LINE * 2 and words == words.strip() and words[-1] != ".", words
         assert not re.search(r"[#{}\n]|\bNone\b", words), words
+
+
+def test_a_fault_at_a_number_and_its_candidates_are_told_alike() -> None:
+    assert sentences.HIDDEN_AT_BUT == AT_A_NUMBER

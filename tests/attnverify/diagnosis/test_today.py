@@ -51,7 +51,8 @@ def attend(x: dict[str, Any], kind: str) -> tuple[ndarray, ...]:
     if kind == "window" and x.get("window") and x.get("causal"):
         left, _ = x["window"]
         seen = visible_pairs(GROUPED, x | {"causal": False, "window": (left, left)})
-    t = np.where(seen, t, -1e4 if kind == "hidden" else -np.inf)
+    at = seen.any(-1, keepdims=True) if kind == "hidden but" else kind == "hidden"
+    t = np.where(seen, t, np.where(at, -1e4, -np.inf))
     rest = np.full((s.shape[1], 1, 1), -np.inf) if sink is None else sink[:, None, None]
     rest = -rest if kind == "sink" and sink is not None else rest
     if kind == "split":
@@ -150,6 +151,7 @@ FORWARDS = {
     "mask": "float mask subtracted",
     "ones": "boolean masks added as ones and zeros",
     "hidden": "hidden scores at -10000, which is a number",
+    "hidden but": "hidden scores at -10000, .* but for rows that see no key",
     "-10": "keys that a boolean mask hides at -10, which is a number",
     "cap": "soft cap before the scale",
     "score for cap": "soft cap that multiplies by the score in place of the cap",

@@ -120,10 +120,18 @@ def boolean_hidden_at(number: float) -> Steps:
     return of_boolean(lambda t, mask: np.asarray(np.where(mask, t, number)))
 
 
-def hidden_at(number: float) -> Steps:
-    """A number in place of minus infinity: a row that sees no key attends to all of them."""
+def hidden_at(number: float, empty: bool = True) -> Steps:
+    """
+    A number in place of minus infinity: a row that sees no key attends to all of them, or empty
+    rows are set to 0 all the same.
+    """
+
+    def seen(operation: Operation, inputs: Inputs) -> ndarray:
+        own = call_of(operation, inputs).seen
+        return np.broadcast_to(empty | own.any(-1, keepdims=True), own.shape)
+
     return {
-        "seen": lambda operation, inputs: np.ones_like(call_of(operation, inputs).seen),
+        "seen": seen,
         "add": lambda a, t: np.where(a.sees, LAW["add"](a, t), number),
         "slope": lambda a, capped: np.where(a.sees, LAW["slope"](a, capped), 0),
     }
@@ -262,6 +270,10 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
         for number in NUMBERS
     ),
     *(("mask", say.HIDDEN_AT.format(number=number), hidden_at(number)) for number in NUMBERS),
+    *(
+        ("mask", say.HIDDEN_AT_BUT.format(number=number), hidden_at(number, False))
+        for number in NUMBERS
+    ),
     ("mask", "a float mask subtracted", masked(lambda a, t, mask: t - mask)),
     ("mask", "a float mask scaled with the scores", masked(lambda a, t, mask: t + mask * a.factor)),
     ("mask", "a float mask added twice", masked(lambda a, t, mask: t + 2 * mask)),
