@@ -99,13 +99,16 @@ def _visit(at: Errors, node: Node) -> None:
 def _bound(at: Errors, node: Node) -> ndarray:
     """Enclose a node by its inputs' errors; return where it may lose anything."""
     propagated, L = BOUNDS[node.kind](at, node)
-    held = np.isfinite(node.value) & (not at.exact or node.origin != at.exact)
-    L = _hidden_overflow(at, node, propagated, np.where(held, L, 0.0))
+    finite = np.isfinite(node.value)
+    held = finite if node.origin != at.exact or not at.exact else np.zeros(node.shape, bool)
+    L = _hidden_overflow(at, node, propagated, L if held.all() else np.where(held, L, 0.0))
     if node.kind == "max" and node in at.graph.before_exponential:
         lowest = (node.value < -at.P.score.max / 4) & held
         propagated = np.where(lowest, np.inf, propagated)
-    E = np.where(np.isfinite(node.value), propagated + L, 0.0)
-    at.L[node], at.E[node] = L, np.where(np.isnan(E), np.inf, E)
+    E = propagated + L
+    E = E if finite.all() else np.where(finite, E, 0.0)
+    lost = np.isnan(E)
+    at.L[node], at.E[node] = L, np.where(lost, np.inf, E) if lost.any() else E
     at.floors[node] = at.find_floor(node)
     return np.asarray(held)
 

@@ -76,6 +76,8 @@ def _coarsest(at: Errors, node: Node) -> Format:
     formats = [fmt for each in steps if (fmt := kept(at, each)) is not None]
     coarsest = max(formats, key=lambda fmt: fmt.u, default=at.P.acc)
     lossiest = max(formats, key=lambda fmt: fmt.eta, default=at.P.acc)
+    if coarsest is lossiest:
+        return coarsest
     return replace(coarsest, emin=lossiest.emin, ftz=lossiest.ftz)
 
 
