@@ -68,6 +68,11 @@ class Mean:
         shape = self.target.inputs[self.place].shape
         return product(f"{own},{other}->{out}", weights.reshape(shape), x)
 
+    def sum_of_all(self, weights: Sequence[ndarray], x: ndarray) -> ndarray:
+        """The same of several weights, added up before."""
+        shape = self.target.inputs[self.place].shape
+        return self.sum(sum((each.reshape(shape) for each in weights), np.zeros(shape)), x)
+
     def spread(self, x: ndarray) -> ndarray:
         """Give a number for each row, or the values' for each column, the axes of the target."""
         own, _, out = self.letters
@@ -188,28 +193,21 @@ def bound_mean(
     shift = shift + mean.spread(rest * np.expm1(worst)) * c
     most = mean.largest(np.abs(v.value) + 2 * Ev) * size.max(initial=0.0) + c
     moved = np.fmin(np.where(mean.spread(off.risky), np.inf, shift), most)
-    of_normaliser = normaliser_loss(at, row, reach.floor)
-    found = moved + mean.spread(of_normaliser) * (c + _lost(mean, reach))
+    loss = normaliser_loss(at, row, floor)
+    found = moved + mean.spread(loss) * c
+    found = found + mean.sum(loss * top * size, Ev) if Ev.any() else found
     if at.under[e].any():
         seen = off.seen & (at.under[e] > 0)
         w = np.where(seen, top * at.under[e] / np.where(seen, e.value, 1.0), 0.0)
         found = np.where(mean.spread((seen & off.risky).any(-1, keepdims=True)), np.inf, found)
         gone = mean.sum(w * size, Ev) + np.fmin(shift, most) * mean.spread(w.sum(-1, keepdims=True))
         found = found + mean.apart(w, f) + gone
-    first = np.zeros(mean.target.shape)
-    for node, left in mean.steps.items():
-        if node in carrying:
-            own, reach = at.L[node] + operands.get(node, 0.0), np.abs(v.value) + Ev
-            found = found + mean.sum(own * np.abs(left), reach)
-            first = first + mean.sum(rounded_weights(at, node, operands) * np.abs(left), reach)
-    found = found + np.maximum(u * mean.apart(p, f) - first, 0.0) if u else found
+    off_by = np.minimum(at.E[row.quotient], reach.moved(p))
+    steps, values = [node for node in mean.steps if node in carrying], np.abs(v.value) + Ev
+    own = [(at.L[n] + operands.get(n, 0.0)) * np.abs(mean.steps[n]) for n in steps]
+    found = found + mean.sum_of_all([loss * off_by * size, *own], values)
+    if u:
+        first = [rounded_weights(at, n, operands) * np.abs(mean.steps[n]) for n in steps]
+        found = found + np.maximum(u * mean.apart(p, f) - mean.sum_of_all(first, values), 0.0)
     found = found + errors_of_values(at, mean.target)
     return np.where(np.isnan(found), np.inf, found)
-
-
-def _lost(mean: Mean, reach: Reach) -> ndarray:
-    """Bound how far sum_j p_j f_j v_j is off where weights and values are: what S multiplies."""
-    quotient = mean.row.quotient
-    size = np.abs(mean.steps[quotient])
-    moved = np.minimum(mean.at.E[quotient], reach.moved(quotient.value))
-    return mean.sum(moved * size, np.abs(mean.values.value)) + mean.sum(reach.top * size, mean.E)
