@@ -1,8 +1,9 @@
 """
-A mean of values by the weights of one row, o = sum_j p_j f_j v_j, where it is large: what the
-sweep adds up term by term, from products of matrices alone.
+A mean of values by the weights of one row, o = sum_j p_j f_j v_j: what a sweep would add up seed
+by seed, in closed form.
 
-What is centred, sum_j a_j |f_j v_j - o|, is no product; by Cauchy and Schwarz it is at most
+What is centred, sum_j a_j |f_j v_j - o|, is added up term by term where the terms are few, and is
+no product of matrices; where they are many, by Cauchy and Schwarz, it is at most
 
     sqrt(sum a) sqrt(sum a f^2 v^2 - 2 o sum a f v + o^2 sum a)
 
