@@ -146,7 +146,7 @@ def is_target(graph: Graph, node: Node) -> bool:
         return any(graph.through(each) for each in node.inputs)
     moved = any(user.kind == "move" and user in graph.ends for user in graph.users[node])
     scaled = node in graph.rows and any(
-        user is not None and is_scale(user) for user in graph.users[node]
+        user is not None and is_scale(user) for user in graph.users_behind_moves(node)
     )
     last = node in graph.ends or node in graph.multiplied or moved or scaled
     return last and bool(graph.region_names(node) & NONLINEAR)

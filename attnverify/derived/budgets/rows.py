@@ -121,18 +121,21 @@ def bound_row(at: Errors, row: Row) -> ndarray:
     E = (a * (other_p + rest) + p * other_a) / reach.floor
     E = np.fmin(E, reach.moved(p))
     lost = at.under[row.exponential] / row.quotient.inputs[1].value
-    E = E + (p + E) * normaliser_loss(at, row, reach.floor) + lost
+    E = E + (p + E) * normaliser_loss(at, row, reach) + lost
     E = E + p * lost.sum(axes, keepdims=True)
     beyond = ~off.seen & (row.exponential.inputs[0].value > -np.inf)
     return np.where(off.risky, np.inf, np.where(beyond, E + np.exp(-600.0), E))
 
 
-def normaliser_loss(at: Errors, row: Row, floor: ndarray) -> ndarray:
+def normaliser_loss(at: Errors, row: Row, reach: Reach) -> ndarray:
     """
     Bound what the nodes of the normaliser lose themselves, as a share of it; of a sink also how far
-    its exponent may be off, the shift that it shares with all others left out.
+    its exponent may be off, the shift that it shares with all others left out. Where the weights
+    may grow beside a sink, what their sum loses grows as they do.
     """
-    S = row.quotient.inputs[1]
+    S, total = row.quotient.inputs[1], row.total.value
+    least = S.value * reach.floor
+    grown = np.minimum(reach.up.sum(row.axes, keepdims=True) / reach.floor, 1.0)
     found, seen, stack = np.zeros(row.total.shape), set[Node](), [S]
     while stack:
         node = stack.pop()
@@ -140,15 +143,16 @@ def normaliser_loss(at: Errors, row: Row, floor: ndarray) -> ndarray:
             continue
         seen.add(node)
         if node is row.total:
-            own = at.relative[node] / S.value
+            own = at.relative[node] / np.maximum(total, TINIEST) * grown
         elif node.kind in ("move", "select") or node.name == "add":
             stack += [each for each in node.inputs if not each.const]
-            own = at.L[node] / np.maximum(at.size(node), TINIEST)
+            size = np.maximum(at.size(node), TINIEST) if node.name == "add" else least
+            own = at.L[node] / size
         elif node.name == "exp" and row.shifted:
             off = np.minimum(at.E[node.inputs[0].inputs[0]], 300.0)
-            own = (at.L[node] + node.value * np.expm1(off)) / (S.value * floor)
+            own = (at.L[node] + node.value * np.expm1(off)) / least
         else:
-            own = at.E[node] / (S.value * floor)
+            own = at.E[node] / least
         found = found + np.broadcast_to(own, found.shape)
     return found
 

@@ -194,7 +194,7 @@ def bound_mean(
     shift = shift + mean.spread(rest * np.expm1(worst)) * c
     most = mean.largest(np.abs(v.value) + 2 * Ev) * size.max(initial=0.0) + c
     moved = np.fmin(np.where(mean.spread(off.risky), np.inf, shift), most)
-    loss = normaliser_loss(at, row, floor)
+    loss = normaliser_loss(at, row, reach)
     found = moved + mean.spread(loss) * c
     found = found + mean.sum(loss * top * size, Ev) if Ev.any() else found
     if at.under[e].any():

@@ -170,6 +170,23 @@ def test_the_exponentials_of_a_key_and_of_a_sink_may_both_err() -> None:
     assert (today.attention(call).errors(precision)[0] >= 2 * by_each).all()
 
 
+def test_what_a_sum_loses_beside_a_sink_grows_as_its_weights_may() -> None:
+    rng, stored = np.random.default_rng(8), FORMATS["bfloat16"]
+    precision = replace(PRESETS["eager"](stored), acc=FORMATS["float16"])
+    call: dict[str, Any] = {
+        name: rounded(6 * rng.standard_normal((1, 2, n, 9)), stored)
+        for name, n in zip(QKV, (9, 64, 64), strict=True)
+    }
+    at = today.attention(call | {"sink": np.full(2, 100.0)}).enclosed(precision)
+    (row,) = at.graph.rows.values()
+    reach = rows.Reach.of(row, rows.row_errors(at, row).r)
+    own = at.relative[row.total] / row.total.value
+    least, most = (x.sum(-1, keepdims=True) for x in (row.quotient.value, reach.up))
+    share = most / (most + rows.rest_of(row))
+    assert (share > 1.2 * least).any()
+    assert (rows.normaliser_loss(at, row, reach) >= own * share * (1 - 1e-9)).all()
+
+
 @pytest.mark.parametrize("sink", [0.0, 0.4])
 def test_weights_lie_where_the_errors_of_their_exponents_may_take_them(sink: float) -> None:
     rng = np.random.default_rng(6)
