@@ -49,6 +49,23 @@ def enclose(graph: Graph, precision: Precision, exact: str = "") -> Errors:
     return at
 
 
+def enclose_ends(graph: Graph, precision: Precision, most: int) -> Errors:
+    """
+    Bound the last nodes of a graph as if all before them lost nothing: what has more than ``most``
+    numbers, as weights have, has no error here.
+    """
+    at = Errors(graph, precision)
+    with np.errstate(all="ignore"):
+        for node in graph.order:
+            if node.value.size > most:
+                for known in (at.E, at.L, at.own, at.under):
+                    known[node] = np.broadcast_to(0.0, node.shape)
+                at.floors[node] = node.value
+            else:
+                _bound(at, node)
+    return at
+
+
 def enclose_constants(graph: Graph, precision: Precision) -> Errors | None:
     """
     Bound the steps that make the constants of a graph: in the widest format, unless each step is

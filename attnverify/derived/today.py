@@ -2,7 +2,7 @@
 The bounds of attention as it is written today: derived from the lines of its specification.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from attnverify.spec.selected import chosen_pairs
 Inputs = Mapping[str, Any]
 FAR = 1e30
 """Whose product with any number that is not 0 the hyperbolic tangent makes 1 of."""
+
+ROWS = "rows"
+"""Beside the arguments: the queries, as a slice, of which alone the bound is worked out."""
 
 OPTIONAL = ("mask", "soft_cap", "sink", "scale")
 
@@ -43,7 +46,18 @@ def lines_given(inputs: Inputs) -> dict[str, Any]:
     optional: dict[str, Any] = {name: inputs.get(name) for name in OPTIONAL}
     seen = seen_pairs(inputs) & ~lost_pairs(inputs)
     draw = {"keep": inputs.get("keep"), "p": inputs.get("p", 0.0)}
-    return arrays | optional | draw | {"mask": to_add(optional["mask"]), "seen": seen}
+    given = arrays | optional | draw | {"mask": to_add(optional["mask"]), "seen": seen}
+    return given if inputs.get(ROWS) is None else given | in_rows(given, inputs[ROWS])
+
+
+def in_rows(given: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """What belongs to some queries alone, of what has an axis of them before its last."""
+    arrays = {name: given[name] for name in ("query", "mask", "seen", "keep")}
+    return {
+        name: x[..., rows, :]
+        for name, x in arrays.items()
+        if isinstance(x, ndarray) and x.ndim > 1 and x.shape[-2] > 1
+    }
 
 
 def seen_pairs(inputs: Inputs) -> ndarray:
@@ -79,11 +93,15 @@ def attention(inputs: Inputs) -> Derived:
 def attention_grad(inputs: Inputs) -> Derived:
     given = lines_given(inputs)
     optional = [name for name in ("mask", "sink") if given[name] is not None]
-    arriving = [inputs["d_output"], inputs["d_lse"]]
+    arriving, rows = [inputs["d_output"], inputs["d_lse"]], inputs.get(ROWS)
+    arriving = [arriving[0][..., rows, :], arriving[1][..., rows]] if rows else arriving
     return derive_gradient(attended, given, arriving, ["query", "key", "value", *optional], True)
 
 
-def latent_errors(inputs: Inputs, derived: Derived, P: Precision) -> Any:
+Errors = Callable[[Derived, Precision, Sequence[int]], Any]
+
+
+def latent_errors(inputs: Inputs, derived: Derived, P: Precision, errors: Errors) -> Any:
     """
     Cut the errors of one group, by queries, by keys and by values, into those of a latent's parts.
 
@@ -91,7 +109,10 @@ def latent_errors(inputs: Inputs, derived: Derived, P: Precision) -> Any:
     are added, as by a library that collects what arrives at one array, and their sum is stored.
     """
     (_, E), narrow = (inputs["latent"].shape[1:]), P.stage.u >= P.storage.u
-    by_query, by_key, by_value, *by_sink = derived.errors(P, () if narrow else (1, 2))
+    found = errors(derived, P, () if narrow else (1, 2))
+    if found is None:
+        return None
+    by_query, by_key, by_value, *by_sink = found
     _, d_key, d_value, *_ = derived.values
     d_position, position = d_key[:, 0, :, E:], by_key[:, 0, :, E:]
     d_latent = d_key[:, 0, :, :E] + d_value[:, 0]
@@ -107,11 +128,11 @@ def bound_by(trace: Callable[[Inputs], Derived], *wide: int) -> Callable[..., An
         packed, otherwise = is_packed(inputs), is_packed(inputs) or "latent" in inputs
         derived = trace(heads_first(dict(apart(inputs))) if otherwise else inputs)
 
-        def errors(P: Precision) -> Any:
+        def errors(P: Precision, by: Errors = Derived.errors) -> Any:
             if derived.backward and "latent" in inputs:
-                return latent_errors(inputs, derived, P)
-            found = derived.errors(P, wide)
-            return tuple(map(by_tokens, found)) if packed else found
+                return latent_errors(inputs, derived, P, by)
+            found = by(derived, P, wide)
+            return tuple(map(by_tokens, found)) if packed and found is not None else found
 
         return added([errors(each) for each in precision]) if precision else errors
 

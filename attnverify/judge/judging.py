@@ -47,13 +47,16 @@ class Verdict:
         return self.judged and self.case.is_discriminating(self.precision)
 
 
-def judge(implementation: Implementation, case: Case) -> Verdict:
-    """Hold the outputs to the specification; raise Disagreement or Unsupported."""
+def judge(implementation: Implementation, case: Case, known: float = 0.0) -> Verdict:
+    """
+    Hold the outputs to the specification; raise Disagreement or Unsupported. ``known``: the share
+    of the bound that others have used, below which that of this case may be told too large.
+    """
     case = case_shown(implementation, case)
     announce.get()(implementation, case.dtype, case, None)
     with recorded_outputs() as recorded:
         outputs = convert_and_call(implementation, case)
-    comparisons = hold_as_shown(outputs, case, implementation, recorded)
+    comparisons = hold_as_shown(outputs, case, implementation, recorded, known)
     if recorded and not case.rows:
         comparisons += hold_recorded(
             recorded[-1].outputs, case.forward, forward_implementation(implementation)
@@ -73,7 +76,11 @@ input is larger.
 
 
 def hold_as_shown(
-    outputs: Any, case: Case, implementation: Implementation, recorded: list[Recorded]
+    outputs: Any,
+    case: Case,
+    implementation: Implementation,
+    recorded: list[Recorded],
+    known: float,
 ) -> list[tuple[str, Comparison]]:
     """
     Compare the outputs of a case; where they exceed the bound, again under each arithmetic that
@@ -81,7 +88,8 @@ def hold_as_shown(
     then.
     """
     try:
-        return hold_outputs(outputs, case, implementation)
+        few = compare_with_least(outputs, case, implementation, known)
+        return few or hold_outputs(outputs, case, implementation)
     except Disagreement as error:
         found = error
     precisions, before = {**implementation.precisions}, {**implementation.shown}
@@ -205,6 +213,24 @@ def hold_outputs(
                 path,
             )
     return comparisons
+
+
+def compare_with_least(
+    outputs: Any, case: Case, implementation: Implementation, known: float
+) -> list[tuple[str, Comparison]]:
+    """
+    Compare the outputs of a large case by less than its bounds; ``[]`` where that is not known, or
+    where one uses more than the share of it.
+    """
+    least = case.least_bounds(implementation.precision(case.dtype)) if known else None
+    if least is None:
+        return []
+    found = []
+    for each in compare_outputs(outputs, case.expected, least, case.dtype, implementation):
+        if each[1].wrong or each[1].budget > known:
+            return []
+        found.append(each)
+    return found
 
 
 def name_output(path: str, case: Case) -> str:

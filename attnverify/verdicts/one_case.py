@@ -27,16 +27,18 @@ def note(record: FailureRecord, kind: str, share: str) -> None:
     found_so_far.get()({"kind": kind, "share": share, "record": asdict(record)})
 
 
-def judge_one(implementation: Implementation, case: Case, options: Options) -> tuple[Tally, str]:
+def judge_one(
+    implementation: Implementation, case: Case, options: Options, known: float = 0.0
+) -> tuple[Tally, str]:
     """
     Judge a case: what is to be counted, and the kind of its failure, "" if it passed, is not
-    supported, or is known to fail.
+    supported, or is known to fail. ``known``: the share of the bound that was used before.
     """
     regions = [line for line in options.regions if line.covers(case)]
     if fatal := fatal_case(regions, options):
         return fatal, ""
     try:
-        return passed_case(judge(implementation, case), regions), ""
+        return passed_case(judge(implementation, case, known), regions), ""
     except Unsupported as reason:
         return unsupported(str(reason)), ""
     except Disagreement as error:

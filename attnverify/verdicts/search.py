@@ -137,7 +137,7 @@ class Search:
 
     def judge(self, recipe: Recipe) -> None:
         case = case_of(recipe, self.dtype)
-        tally, kind = judge_one(self.implementation, case, self.options)
+        tally, kind = judge_one(self.implementation, case, self.options, self.tally.budget)
         # what an earlier run has recorded is no case of this one: the same seed, the same counts
         self.tally += replace(tally, cases=0, strong=0) if recipe in self.earlier else tally
         if kind:
