@@ -52,7 +52,11 @@ def read_waits(pid: int) -> Iterator[tuple[str, float]]:
 
 
 def threads_of(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
+    """List the threads of a process; none of one that has ended, at whatever moment."""
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def children_of(pid: int) -> Iterator[int]:

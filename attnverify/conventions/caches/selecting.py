@@ -63,6 +63,15 @@ def first_for_none(x: Options) -> ndarray:
     return chosen(x, np.maximum(x["selection"], 0))
 
 
+def first_away_for_none(x: Options) -> ndarray:
+    """The choices written one after the other, -1 as a first block that is not chosen."""
+    found = chosen(x)
+    numbers = np.where(np.cumsum(x["selection"] == 0, axis=-1) > 0, x["selection"], 1)
+    away = np.repeat((numbers < 0).any(-1), heads_of_group(x), axis=1)
+    found[..., : x["block"]] &= ~away[..., None]
+    return found
+
+
 def up_to_none(x: Options) -> ndarray:
     """The choices in front of the first -1."""
     ended = np.logical_or.accumulate(x["selection"] < 0, axis=-1)
@@ -87,6 +96,8 @@ SELECTING: tuple[Row, ...] = (
      under(lambda x: np.ones_like(chosen(x)))),
     ("-1", "the last block", "-1 read as the last block", under(last_for_none)),
     ("-1", "the first block", "-1 read as the first block", under(first_for_none)),
+    ("-1", "the first block, not chosen", "a -1 behind a chosen first block that takes it away",
+     under(first_away_for_none)),
     ("-1", "the end of the choices", "choices that end at the first -1", under(up_to_none)),
     ("a row that chooses nothing", "sees all keys", "all keys where a row chooses nothing",
      under(all_for_none)),

@@ -199,6 +199,22 @@ def norm_stage(derivative: Derivative) -> tuple[list[Linearised], dict[str, Any]
     return [stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
 
 
+def ungained_stage() -> tuple[list[Linearised], dict[str, Any]]:
+    """A norm whose weight does not scale what arrives at its input."""
+
+    def derivative(own: ndarray, _: ndarray, d: ndarray, eps: float) -> ndarray:
+        return with_means(1, 1, normal(own, eps), d / deviation(own, eps))
+
+    still = Linearised(normal, lambda own, out, d, eps: 0 * d)
+    stage = Linearised(lambda x, eps: np.zeros_like(x), derivative)
+
+    def norm(x: ndarray, weight: ndarray, bias: Any, eps: float) -> ndarray:
+        y = weight * still(x, eps) + stage(x, eps)
+        return y if bias is None else y + bias
+
+    return [still, stage], {"norm": norm, "feed": partial(layers.feed_forward, norm=norm)}
+
+
 def rows_stage(kept: Callable[[ndarray], ndarray]) -> tuple[list[Linearised], dict[str, Any]]:
     """Weight and bias of a norm, which are differentiated in some rows of [B N] alone."""
 
@@ -252,6 +268,7 @@ ROWS: tuple[tuple[bool, str, Callable[[], Any]], ...] = (
         for said, kept in summed("columns")
         for mean, which in MEANS.items()
     ),
+    (True, "a norm's gradient without its weight gamma", ungained_stage),
     (True, UNTRACKED, partial(rows_stage, np.zeros_like)),
     *(  # of fewer rows none is summed: these words are dropped where none is
         (

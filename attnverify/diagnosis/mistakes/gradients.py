@@ -141,6 +141,35 @@ def with_last_row_again(size: int, operation: Operation, inputs: Inputs) -> Any:
     return found[0], *again[1:3], *found[3:]
 
 
+OVERWRITTEN = (
+    "gradients by key and value that are overwritten, not summed: those of the {which} row alone "
+    "that sees a key"
+)
+MOST_ROWS = 64
+"""Of so many rows at most each is differentiated alone."""
+
+
+def with_one_row(operation: Operation, inputs: Inputs, place: int) -> Any:
+    """Return the gradients, those by key and value of the first or last row that sees a key."""
+    found, arriving = operation.reference(**inputs), ("d_output", "d_lse")
+    packed = inputs["query"].ndim == 3
+    axes = (0, 0) if packed else (-2, -1)
+    N = inputs["query"].shape[axes[0]]
+    if N > MOST_ROWS:
+        return found
+    by_key, by_value = np.zeros_like(found[1]), np.zeros_like(found[2])
+    for i in range(N)[:: 1 if place else -1]:
+        one = {
+            name: of_one_entry(inputs[name], axis % inputs[name].ndim, i)
+            for name, axis in zip(arriving, axes, strict=True)
+            if name in inputs
+        }
+        key, value = operation.reference(**inputs | one)[1:3]
+        seen = value.any(-1, keepdims=True)
+        by_key, by_value = np.where(seen, key, by_key), np.where(seen, value, by_value)
+    return found[0], by_key, by_value, *found[3:]
+
+
 def through_memory(operation: Operation, inputs: Inputs) -> Any:
     """Return what arrives at the new memory, at the positions that it was made of."""
     hids, mems, arriving = inputs["hids"], inputs["mems"], inputs["d_new_mems"]
@@ -209,6 +238,11 @@ ROWS: tuple[tuple[Callable[[Operation], bool], str, Answer], ...] = (
         (lambda op: op.forward.name == "learned_relative_attention",
          f"gradients by the tables that are overwritten, not summed: those of the {which} pair "
          "alone that reads a row", partial(with_one_reader, place=place))
+        for which, place in PLACES.items()
+    ),
+    *(
+        (lambda op: has_rows(op) and "latent" not in op.arguments,
+         OVERWRITTEN.format(which=which), partial(with_one_row, place=place))
         for which, place in PLACES.items()
     ),
     *(

@@ -68,6 +68,9 @@ def of_file(name: str, operation: str) -> Implementation:
         ("second_norm_is_the_first", "transformer_xl_layer"),
         ("mean_subtracted_twice", "transformer_xl_layer_grad"),
         ("slopes_of_each_shard_from_the_first", "alibi_multi_head_attention"),
+        ("packed_cut_at_the_first_boundary_alone", "packed_attention"),
+        ("absent_choice_erases_block_zero", "selected_attention"),
+        ("gain_missing_in_the_norms_backward", "transformer_xl_layer_grad"),
     ],
 )
 def test_the_wrong_file_is_told(name: str, operation: str) -> None:
@@ -331,16 +334,26 @@ OF_TODAY: dict[str, tuple[str, dict[str, Any]]] = {
         "left count added to the causal diagonal",
         {"causal": True, "window": [2, None]},
     ),
+    "block_gradient_of_its_last_chooser": ("overwritten, not summed: those of the last row", {}),
+    "sink_of_the_row_modulo_the_heads": ("number modulo H that a row has", {"sink": "given"}),
+    "window_of_the_last_draft_token": (
+        "a left window that begins for every row where that of the last row does",
+        {"causal": True, "window": [2, None]},
+    ),
 }
-"""Reports of a fifth round on today's attentions: what must be told, and what calls show it."""
+"""Reports on today's attentions: what must be told, and what calls show it."""
 
 
 @pytest.mark.parametrize("name", OF_TODAY)
-def test_what_a_fifth_round_had_of_todays_attentions_is_told(name: str) -> None:
+def test_what_reports_had_of_todays_attentions_is_told(name: str) -> None:
     pytest.importorskip("torch")
     words, options = OF_TODAY[name]
     wrong, right = (
-        load(str(folder_of(name) / f"{which}.py")).implementations[0]
+        next(
+            one
+            for one in load(str(folder_of(name) / f"{which}.py")).implementations
+            if one.operation.is_gradient == name.startswith("block_gradient")
+        )
         for which in ("wrong", "right")
     )
     recipes = (fixed_recipe(wrong.operation, LONG, seed=seed) for seed in range(12))

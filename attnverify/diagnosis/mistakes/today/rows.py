@@ -228,6 +228,11 @@ def scaled(change: Callable[[float, int], float]) -> Steps:
     return {"given": given}
 
 
+def of_flat_rows(a: Call, sink: ndarray) -> ndarray:
+    H, N = a.seen.shape[-3:-1]
+    return sink[(np.arange(H)[:, None] * N + np.arange(N)) % H, 0]
+
+
 def overflowing(size: int, total: float) -> Steps:
     """
     A sink of which the maximum of the first tile is subtracted, far below 0 where a row sees none
@@ -301,6 +306,8 @@ FORWARDS: tuple[tuple[str, str, Steps], ...] = (
      with_sinks(lambda a, sink: sink / LN2)),
     ("sink", "the mean of the sinks for every head",
      with_sinks(lambda a, sink: np.full_like(sink, sink.mean()))),
+    ("sink", "the sink of the number modulo H that a row has among those of all heads",
+     with_sinks(of_flat_rows)),
     ("sink", "a sink from which the maximum is not subtracted",
      massed(lambda a, rest, top: np.exp(rest) + 0 * top)),
     ("sink", "a sink added to the sum as it is, not its exponential",

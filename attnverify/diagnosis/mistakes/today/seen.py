@@ -43,6 +43,17 @@ def window_of_rows(B: int, N: int, M: int, **options: Any) -> ndarray:
     return seen if right is None else seen & (j <= i + right)
 
 
+def window_of_one_row(place: int, B: int, N: int, M: int, **options: Any) -> ndarray:
+    """A left window that begins for every row where it does for the first or last one."""
+    _, at, j = places(B, N, M, options)
+    left, right = options.get("window") or (None, None)
+    if left is None or not N:
+        return visible_keys(B, N, M, **options)
+    free = {"window": None if right is None else (None, right)}
+    begun = (j >= at[:, [place]] - left) | (j < options.get("pinned", 0))
+    return visible_keys(B, N, M, **options | free) & begun
+
+
 def chunk_of_rows(B: int, N: int, M: int, **options: Any) -> ndarray:
     i, _, j = places(B, N, M, options)
     chunk = options.get("chunk")
@@ -140,6 +151,13 @@ TILES = (16, 32, 64, 128)
 VISIBLE: tuple[tuple[str, Visible], ...] = (
     ("a causal mask that hides the row's own key too", strictly_causal),
     ("a window counted from a row's number in its call, not from its position", window_of_rows),
+    *(
+        (
+            f"a left window that begins for every row where that of the {which} row does",
+            partial(window_of_one_row, place),
+        )
+        for which, place in (("first", 0), ("last", -1))
+    ),
     ("chunks counted from a row's number in its call, not from its position", chunk_of_rows),
     ("a left window of half as many keys", half_windows),
     (
