@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnverify.backends.functions import refused_of
 from attnverify.backends.implementation import Backend
 from attnverify.backends.loader import KERNELS
 from attnverify.backends.source import parse_source
@@ -213,8 +214,7 @@ def unjudged_backends(run: Verification) -> list[str]:
         f"{backend.source}: {words}"
         for backend in run.backends
         if not backend.broken
-        for words in backend.refused
-        if not run.operations or words.startswith(run.operations)
+        for words in refused_of(backend, run.operations)
     ]
     return [
         f"{backend.source}: {'broken' if backend.broken else 'missing'} "

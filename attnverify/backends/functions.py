@@ -112,6 +112,15 @@ def is_device_kernel(thing: Any) -> bool:
     return type(thing).__module__.startswith("triton.") or type(thing).__name__ == "RawKernel"
 
 
+def refused_of(backend: Backend, operations: tuple[str, ...]) -> list[str]:
+    """
+    Say which functions of a backend are not judged, and why, of the operations that are asked for;
+    of all where none is.
+    """
+    refused = getattr(backend, "refused", ())
+    return [words for words in refused if not operations or words.startswith(operations)]
+
+
 def implementations(
     backend: Backend, functions: dict[str, Callable[..., Any]]
 ) -> Iterator[Implementation]:

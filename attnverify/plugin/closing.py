@@ -10,7 +10,7 @@ import pytest
 
 from attnverify.backends.calls.arguments import NEVER_GIVEN, NOT_JUDGED
 from attnverify.backends.declarations import NO_FLOAT_MASK, TAKES_NO
-from attnverify.backends.functions import GUESSED
+from attnverify.backends.functions import GUESSED, refused_of
 from attnverify.backends.loader import notes_in
 from attnverify.failures.finding import Finding
 from attnverify.failures.record import describe_damaged_records
@@ -207,7 +207,7 @@ def taken_or_refused(run: Verification) -> list[str]:
         f"{backend.source}: {note}"
         for backend in run.backends
         for note in backend.notes
-        if note in backend.refused
+        if note in refused_of(backend, run.operations)
         or any(words in note for words in (GUESSED, NEVER_GIVEN, NOT_JUDGED))
     ]
 

@@ -19,7 +19,13 @@ from attnverify.backends.declarations import (
     TAKES_NO,
     Declarations,
 )
-from attnverify.backends.functions import AS_MUCH_AS, GUESSED, HAS_OTHERS, TAKEN_FOR_LAYER
+from attnverify.backends.functions import (
+    AS_MUCH_AS,
+    GUESSED,
+    HAS_OTHERS,
+    TAKEN_FOR_LAYER,
+    refused_of,
+)
 from attnverify.backends.modules import NOT_COMPILED
 from attnverify.backends.source import parse_source
 from attnverify.catalogue.traits import DTYPES
@@ -128,7 +134,8 @@ def describe_outcomes(
             yield f"{backend.source}: {told}"
         else:
             own_cut = cut.of(backend)
-            left = [words.partition(" ")[0] for words in getattr(backend, "refused", ())]
+            refused = refused_of(backend, getattr(run, "operations", ()))
+            left = [words.partition(" ")[0] for words in refused]
             left += [] if wrong_cells(run, own) else never_given(backend, own)
             left = [*name_left(run, own_cut, own), *[", ".join(left)] * bool(left)]
             more = f"; not judged: {'; '.join(left)}" if left else ""

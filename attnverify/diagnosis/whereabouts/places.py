@@ -12,6 +12,8 @@ from attnverify.diagnosis import sentences as say
 
 NAMES = {
     **{"B": "batch element", "H": "head", "N": "row", "M": "key", "S": "position", "P": "position"},
+    **{"G": "head of keys", "T": "token", "U": "token of keys", "C": "part", "J": "choice"},
+    **{"Z": "page", "W": "slot"},
     **dict.fromkeys("EDF", "column"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attnverify.backends.calls.layer_modules import role_of
+from attnverify.backends.functions import refused_of
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
 from attnverify.diagnosis.factors.fit import fit_factor
@@ -244,6 +245,15 @@ def test_the_next_line_names_the_class_and_the_line_to_add_stands_alone(tmp_path
     assert told.endswith("/mine.py:Attention=OPERATION")
     (last,) = describe_outcomes(SimpleNamespace(backends=[backend]), [])  # type: ignore[arg-type]
     assert fold(last, 80)[-1] == '  ARGUMENTS = {"one": "q"}'
+
+
+def test_a_helper_named_for_another_operation_is_no_word_of_the_answer(tmp_path: Path) -> None:
+    """It ended with ``not judged: softmax_kernel`` though another operation was asked for."""
+    text = "def softmax_kernel(score, sink): ...\ndef shift_right(x): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    backend = load(str(tmp_path / "mine.py"))
+    for asked, told in (((), ["softmax_kernel"]), (("shift_right",), [])):
+        assert [words.partition(" ")[0] for words in refused_of(backend, asked)] == told
 
 
 def test_names_mean_what_the_file_says(tmp_path: Path) -> None:

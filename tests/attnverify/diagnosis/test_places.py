@@ -33,6 +33,13 @@ def test_a_place_that_repeats_is_told_by_its_period(wrong: np.ndarray, place: st
     assert describe_indices(wrong[:, None], "NE", [np.arange(30)[:, None] == 0]) == ""
 
 
+def test_an_axis_is_called_by_what_lies_along_it() -> None:
+    """A wrong head of keys was told as ``in the last axis 1, index (1) alone``."""
+    wrong = np.zeros((2, 3, 4, 5), bool)
+    wrong[:, 2] = True
+    assert describe_indices(wrong, "BGMD") == ": in the last head of keys (2) alone"
+
+
 def test_what_comes_again_is_told_where_the_right_answer_has_it_not() -> None:
     """A row alone, or rows that are all to be alike, say nothing of a kernel that repeats them."""
     rows = np.arange(12.0).reshape(6, 2)
