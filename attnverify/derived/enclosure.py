@@ -16,11 +16,12 @@ from attnverify.derived.budgets.elementwise import (
     bound_move,
     bound_select,
 )
-from attnverify.derived.budgets.roles import stored
+from attnverify.derived.budgets.roles import also_kept, stored
 from attnverify.derived.budgets.state import Errors
 from attnverify.derived.budgets.sums import Rule, bound_product, bound_sum
 from attnverify.derived.forms import is_scale, source_of
 from attnverify.derived.graph import Graph
+from attnverify.derived.sweeping.means import unit_of_prob
 from attnverify.derived.sweeping.sweep import sweep
 from attnverify.derived.tracing.node import Node
 from attnverify.precision import Precision, at_least_float32
@@ -52,18 +53,31 @@ def enclose(graph: Graph, precision: Precision, exact: str = "") -> Errors:
 def enclose_ends(graph: Graph, precision: Precision, most: int) -> Errors:
     """
     Bound the last nodes of a graph as if all before them lost nothing: what has more than ``most``
-    numbers, as weights have, has no error here.
+    numbers has no error here, but that of weights which are rounded before they multiply.
     """
-    at = Errors(graph, precision)
+    at, unit = Errors(graph, precision), 0.0 if graph.backward else unit_of_prob(precision)
+    rounded = set[Node]()
     with np.errstate(all="ignore"):
         for node in graph.order:
-            if node.value.size > most:
-                for known in (at.E, at.L, at.own, at.under):
-                    known[node] = np.broadcast_to(0.0, node.shape)
-                at.floors[node] = node.value
-            else:
+            if unit and also_kept(at, node) is precision.prob:
+                rounded.add(node)
+                _lose(at, node, unit * np.abs(node.value))
+            elif node.value.size <= most or (node.kind in ROUTING and rounded & {*node.inputs}):
+                rounded |= {node} if node.value.size > most else set()
                 _bound(at, node)
+            else:
+                _lose(at, node, np.broadcast_to(0.0, node.shape))
     return at
+
+
+ROUTING = ("move", "select")
+"""Kinds of nodes that compute nothing."""
+
+
+def _lose(at: Errors, node: Node, E: ndarray) -> None:
+    """Take a node to lose so much and no more, whatever it is made of."""
+    at.E[node] = at.L[node] = at.own[node] = at.under[node] = E
+    at.floors[node] = node.value
 
 
 def enclose_constants(graph: Graph, precision: Precision) -> Errors | None:
