@@ -74,6 +74,16 @@ def test_a_right_call_is_judged_without_its_bounds() -> None:
     assert judge(kernel(1), case).budget < found.budget < 1 and case._errors
 
 
+def test_an_answer_that_is_right_is_not_rejected_by_rows() -> None:
+    case, precision = (
+        Case(real_case().recipe, "float32"),
+        resolve(None, GROUPED, GROUPED, "float32"),
+    )
+    zeros = [np.zeros_like(x) for x in case.expected]
+    assert case._rejects_in_rows([zeros], precision)
+    assert not case._rejects_in_rows([zeros, case.expected], precision)
+
+
 def test_what_has_used_more_than_others_is_held_to_its_bounds() -> None:
     case = Case(real_case().recipe, "float32")
     assert judge(kernel(1), case, known=1e-9).budget == judge(kernel(1), real_case()).budget
@@ -87,12 +97,12 @@ def test_a_wrong_call_is_as_wrong() -> None:
 
 @pytest.mark.parametrize("operation", [name for name in BOUNDS if "latent" not in name])
 def test_the_bound_of_some_rows_is_that_of_all(operation: str) -> None:
-    recipe = next(iter(required_cases(operation)))
-    inputs, precision = (
-        dict(case_of(recipe, "float32").inputs),
-        resolve(None, operation, operation, "float32"),
-    )
-    whole, some = error(operation, inputs, precision)[0], slice(0, None, 2)
-    found = error(operation, inputs | {ROWS: some}, precision)[0]
-    rows = whole[some] if whole.ndim == 3 else whole[..., some, :]
-    np.testing.assert_allclose(found, rows, rtol=1e-12)
+    precision, some = resolve(None, operation, operation, "float32"), slice(0, None, 2)
+    recipes = [r for r in required_cases(operation) if (r.mask or {}).get("form") != "bool"]
+    masked = [r for r in recipes if r.mask and operation.startswith("grouped")]
+    for recipe in [*recipes[::9], *masked[:4]]:
+        inputs = dict(case_of(recipe, "float32").inputs)
+        whole = error(operation, inputs, precision)[0]
+        found = error(operation, inputs | {ROWS: some}, precision)[0]
+        rows = whole[some] if whole.ndim == 3 else whole[..., some, :]
+        np.testing.assert_allclose(found, rows, rtol=1e-12, atol=1e-38)  # of subnormal steps
