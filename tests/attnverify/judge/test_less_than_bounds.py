@@ -97,6 +97,7 @@ def test_a_wrong_call_is_as_wrong() -> None:
 
 @pytest.mark.parametrize("operation", [name for name in BOUNDS if "latent" not in name])
 def test_the_bound_of_some_rows_is_that_of_all(operation: str) -> None:
+    """Of a gradient it may be of a narrower form, of which the judge takes twice."""
     precision, some = resolve(None, operation, operation, "float32"), slice(0, None, 2)
     recipes = [r for r in required_cases(operation) if (r.mask or {}).get("form") != "bool"]
     masked = [r for r in recipes if r.mask and operation.startswith("grouped")]
@@ -105,4 +106,7 @@ def test_the_bound_of_some_rows_is_that_of_all(operation: str) -> None:
         whole = error(operation, inputs, precision)[0]
         found = error(operation, inputs | {ROWS: some}, precision)[0]
         rows = whole[some] if whole.ndim == 3 else whole[..., some, :]
-        np.testing.assert_allclose(found, rows, rtol=1e-12, atol=1e-38)  # of subnormal steps
+        if operation.endswith("_grad"):
+            assert (found <= rows * (1 + 1e-12)).all() and (rows <= 2 * found).all()
+        else:
+            np.testing.assert_allclose(found, rows, rtol=1e-12)
