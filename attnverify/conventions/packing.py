@@ -87,17 +87,19 @@ AS_ONE: dict[str, Callable[[Options], Any]] = {
 }
 """All tokens as one sequence."""
 
-AFTER_THE_FIRST = AS_ONE | {
-    name: lambda x, name=name: np.r_[x[name][:2], x[name][-1:]]
-    for name in ("query_starts", "key_starts")
-}
-"""Those behind the first sequence as one."""
+
+def cut_once(**given: Any) -> Any:
+    """Those behind the first sequence as one, where they are several."""
+    names, several = ("query_starts", "key_starts"), len(given["query_starts"]) > 3
+    starts = {name: np.r_[given[name][:2], given[name][-1:]] for name in names}
+    merged = given | starts | {"lengths": None, "offset": None}
+    return packed_attention(**merged if several else given)
 
 
 PACKING: tuple[Row, ...] = (
     ("sequences", "one", "sequences that see each other", changed(**AS_ONE)),
     ("sequences", "the first alone", "sequences behind the first that see each other",
-     changed(**AFTER_THE_FIRST)),
+     cut_once),
     ("alignment", "starts", "each sequence aligned at its start", changed(offset=starts_aligned)),
     ("alignment", "ends of all keys", "rows aligned at the end of all keys, whatever the lengths",
      changed(offset=ends_of_all_keys)),

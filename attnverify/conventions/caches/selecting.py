@@ -65,10 +65,10 @@ def first_for_none(x: Options) -> ndarray:
 
 def first_away_for_none(x: Options) -> ndarray:
     """The choices written one after the other, -1 as a first block that is not chosen."""
-    found = chosen(x)
-    numbers = np.where(np.cumsum(x["selection"] == 0, axis=-1) > 0, x["selection"], 1)
-    away = np.repeat((numbers < 0).any(-1), heads_of_group(x), axis=1)
-    found[..., : x["block"]] &= ~away[..., None]
+    found, backwards = chosen(x), x["selection"][..., ::-1]
+    last = np.argmax(backwards <= 0, axis=-1)[..., None]
+    away = np.take_along_axis(backwards, last, axis=-1) < 0
+    found[..., : x["block"]] &= ~np.repeat(away, heads_of_group(x), axis=1)
     return found
 
 

@@ -165,7 +165,7 @@ def with_one_row(operation: Operation, inputs: Inputs, place: int) -> Any:
             if name in inputs
         }
         key, value = operation.reference(**inputs | one)[1:3]
-        seen = value.any(-1, keepdims=True)
+        seen = key.any(-1, keepdims=True) | value.any(-1, keepdims=True)
         by_key, by_value = np.where(seen, key, by_key), np.where(seen, value, by_value)
     return found[0], by_key, by_value, *found[3:]
 

@@ -20,6 +20,8 @@ from attnverify import numpy_ref
 from attnverify.backends.implementation import Implementation
 from attnverify.backends.loader import load
 from attnverify.catalogue.operation import CATALOGUE
+from attnverify.conventions.caches.selecting import first_away_for_none
+from attnverify.conventions.packing import cut_once
 from attnverify.diagnosis.call_budget import outcome_kind
 from attnverify.diagnosis.diagnose import diagnose
 from attnverify.diagnosis.layers.in_stages import in_stages
@@ -363,6 +365,26 @@ def test_what_reports_had_of_todays_attentions_is_told(name: str) -> None:
     cause = diagnose(wrong, failing, passing=passing)
     assert cause and words in cause.words
     assert {outcome_kind(right, case) for case in cases} == {"passed"}
+
+
+def test_two_sequences_have_none_behind_the_first_to_see() -> None:
+    """They were told to see each other where a kernel ignored the lengths of two alone."""
+    rng = np.random.default_rng(0)
+    call: dict[str, Any] = {
+        name: rng.standard_normal((size, 2, 3))
+        for name, size in (("query", 7), ("key", 9), ("value", 9))
+    }
+    starts = {"query_starts": np.array([0, 3, 7]), "key_starts": np.array([0, 4, 9])}
+    call |= starts | {"lengths": np.array([2, 3])}
+    for one, other in zip(cut_once(**call), packed(**call), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_of_a_first_block_and_of_none_the_last_choice_counts() -> None:
+    choices = np.array([[[[0, -1, 0], [0, -1, 2], [-1, 0, 1], [1, 2, -1]]]])
+    call = {"query": np.zeros((1, 1, 4, 2)), "key": np.zeros((1, 1, 6, 2)), "block": 2}
+    seen = first_away_for_none(call | {"selection": choices})[0, 0, :, ::2]
+    assert seen.astype(int).tolist() == [[1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]]
 
 
 def padded_norm(x: ndarray, weight: ndarray, bias: Any, eps: float, by_padded: bool) -> ndarray:
