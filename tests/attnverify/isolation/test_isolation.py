@@ -328,6 +328,20 @@ def test_waiting_for_a_processor_is_not_counted_as_silence() -> None:
     assert seconds_since(Moment(5.0, {}), Moment(105.0, {})) == 100
 
 
+def test_a_process_that_ends_while_its_threads_are_listed_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended a cell with a FileNotFoundError of ours."""
+
+    def gone(place: str) -> None:
+        raise FileNotFoundError(place)
+
+    assert readings.threads_of(os.getpid())
+    monkeypatch.setattr(os, "listdir", gone)
+    monkeypatch.setattr(os, "scandir", gone)
+    assert read_moment(os.getpid()).waits == {}
+
+
 @pytest.mark.usefixtures("busy_machine")
 def test_a_child_that_waits_for_a_processor_is_seen_to_wait() -> None:
     line = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
