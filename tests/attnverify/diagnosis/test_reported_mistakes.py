@@ -317,7 +317,7 @@ def test_what_escapes_its_brackets_is_a_change() -> None:
     assert others("a * b + c") == set()
 
 
-LONG = {"H": 4, "N": 20, "M": 20, "T": 20, "U": 2}
+LONG = {"H": 4, "N": 19, "M": 20, "T": 20, "U": 2}
 OF_TODAY: dict[str, tuple[str, dict[str, Any]]] = {
     "causal_bound_counts_the_tile_of_heads": (
         "later heads see keys of the future",
